@@ -1,0 +1,35 @@
+"""Amortized population Gibbs samplers with neural sufficient statistics, for any NumPyro model."""
+
+from popgibbs import families, statistics
+from popgibbs.api import APG, Fit
+from popgibbs.blocks import Block
+from popgibbs.checkpoint import CheckpointError
+from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Weigh
+from popgibbs.posterior import Posterior
+from popgibbs.proposals import Enumerated, Prior
+from popgibbs.resampling import multinomial, residual, stratified, systematic
+from popgibbs.training import Interrupted
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "APG",
+    "Block",
+    "CheckpointError",
+    "Enumerated",
+    "Fit",
+    "HMC",
+    "Interrupted",
+    "Metropolis",
+    "Move",
+    "MoveInfo",
+    "Posterior",
+    "Prior",
+    "Weigh",
+    "families",
+    "multinomial",
+    "residual",
+    "statistics",
+    "stratified",
+    "systematic",
+]

@@ -1,0 +1,191 @@
+"""`APG`: the parts put together for users."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import optax
+
+from popgibbs.blocks import Block
+from popgibbs.checkpoint import Checkpoints, from_names, read_arrays
+from popgibbs.checks import build
+from popgibbs.instances import Finite, Simulated, as_instances, into_buckets, parse_axes
+from popgibbs.posterior import Part, Posterior
+from popgibbs.progress import training_progress
+from popgibbs.resampling import systematic
+from popgibbs.runner import Runner
+from popgibbs.sampler import Sampler
+from popgibbs.training import Budget, History, run_training
+from popgibbs.typing import Model, PRNGKey, Resampler, Tracker, Values
+
+SAMPLE_BATCH = 100  # instances that are sampled at once by default: large enough for speed, small enough for memory
+
+
+class APG:
+    """An amortized population Gibbs sampler for a NumPyro model.
+
+    `data` declares the axes of the model's arguments, `{"x": "points"}`: the leading axis of `x` is the plate `points`
+    (a tuple names more axes, None leaves one out). The model, the blocks and the data are checked against each other
+    when the sampler meets its first instance: at once if you pass an `example`, else in `fit` or `sample`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        data: Mapping[str, str | Sequence[str | None]],
+        blocks: Sequence[Block],
+        example: Any = None,
+        resample: Resampler = systematic,
+        resample_below: float = 1.0,
+    ):
+        self.model = model
+        self.axes = parse_axes(data)
+        self.blocks = tuple(blocks)
+        self._resample = resample
+        self._resample_below = resample_below
+        self._built: Sampler | None = None
+        if example is not None:
+            self.check(example)
+
+    def check(self, example: Any) -> Sampler:
+        """Check the sampler against an example instance, once."""
+        if self._built is None:
+            instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
+            (values,) = as_instances([instance], self.axes)
+            self._built = build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below)
+        return self._built
+
+    @property
+    def built(self) -> Sampler:
+        """The checked sampler; it exists after `check`, `fit` or `sample`."""
+        if self._built is None:
+            raise ValueError("this sampler has not met an instance; call check(example), fit or sample first")
+        return self._built
+
+    def _like(self, built: Sampler) -> "APG":
+        data = dict(self.axes)
+        new = APG(
+            built.model,
+            data=data,
+            blocks=built.blocks,
+            resample=self._resample,
+            resample_below=self._resample_below,
+        )
+        new._built = built
+        return new
+
+    def fit(
+        self,
+        key: PRNGKey,
+        instances: Any,
+        *,
+        num_steps: int,
+        num_sweeps: int = 4,
+        num_particles: int = 10,
+        batch_size: int = 20,
+        optimiser: optax.GradientTransformation | None = None,
+        checkpoints: str | Path | None = None,
+        checkpoint_every: int = 1000,
+        resume: bool = False,
+        configuration: Mapping[str, Any] | None = None,
+        report_every: int = 50,
+        trackers: Sequence[Tracker] = (),
+        progress: bool = True,
+    ) -> "Fit":
+        """Train the proposals, and the model if it has arrays, on instances or on a simulator `key -> instance`.
+
+        `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
+        they stop the run.
+        """
+        if num_steps < 1:
+            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        budget = Budget(num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size)
+        source, example = self._source(key, instances)
+        sampler = self.check(example)
+        with ExitStack() as stack:
+            saved = None
+            if checkpoints is not None:
+                saved = Checkpoints(checkpoints, configuration)
+                stack.callback(saved.close)
+                if saved.latest is not None and not resume:
+                    raise ValueError(f"{checkpoints} already holds a run; resume it or choose another directory")
+            if progress:
+                begun = (saved.latest or 0) if saved is not None else 0
+                labels = [block.label for block in sampler.blocks]
+                trackers = [*trackers, stack.enter_context(training_progress(num_steps, labels, num_particles, begun))]
+            trained, history, _ = run_training(
+                sampler,
+                key,
+                source,
+                num_steps=num_steps,
+                budget=budget,
+                optimiser=optax.adam(1e-3) if optimiser is None else optimiser,
+                checkpoints=saved,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                report_every=report_every,
+                trackers=trackers,
+            )
+        return Fit(self._like(trained), history)
+
+    def _source(self, key: PRNGKey, instances: Any) -> tuple[Any, Values]:
+        if callable(instances):
+            example = jax.device_get(dict(instances(key)))
+            return Simulated(instances, self.axes), as_instances([example], self.axes)[0]
+        listed = as_instances(instances, self.axes)
+        return Finite(listed, self.axes, seed=int(jax.random.randint(key, (), 0, 2**31 - 1))), listed[0]
+
+    def sample(
+        self,
+        key: PRNGKey,
+        instances: Any,
+        *,
+        num_sweeps: int = 19,
+        num_particles: int = 10,
+        num_populations: int = 1,
+        batch_size: int = SAMPLE_BATCH,
+    ) -> Posterior:
+        """Posterior samples of each instance; `num_sweeps=0` is importance sampling by the initial proposal.
+
+        Results depend on the key and an instance's index, not on the batch size or the number of devices.
+        """
+        Budget(num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size)
+        if num_populations < 1:
+            raise ValueError(f"num_populations={num_populations} must be at least 1")
+        listed = as_instances(instances, self.axes)
+        sampler = self.check(listed[0])
+        runner = Runner(
+            sampler=sampler, num_particles=num_particles, num_populations=num_populations, batch_size=batch_size
+        )
+        parts = [
+            Part(bucket, *runner.begin(key, bucket, num_sweeps)) for bucket in into_buckets(listed, self.axes)
+        ]
+        return Posterior(runner, parts)
+
+    def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:
+        """Write the sampler's arrays, without a training state."""
+        checkpoints = Checkpoints(directory, configuration)
+        checkpoints.save(0, {"arrays": eqx.filter(self.built, eqx.is_inexact_array)})
+        checkpoints.close()
+
+    def load(self, directory: str | Path) -> "APG":
+        """This sampler with the arrays of the newest checkpoint in a directory, of a run or of `save`."""
+        arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
+        named = {name: array for name, array in read_arrays(directory).items()}
+        restored = from_names(named, {"arrays": arrays}, str(directory))["arrays"]
+        return self._like(eqx.combine(restored, static))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A trained sampler and the numbers of its training."""
+
+    sampler: APG
+    history: History
+
+

@@ -1,0 +1,54 @@
+"""Blocks of sites that are proposed, moved and resampled together."""
+
+from typing import Any
+
+import equinox as eqx
+
+from popgibbs.moves import HMC, Move, Weigh
+from popgibbs.proposals import as_kernel
+
+
+class Block(eqx.Module):
+    """Sites that are updated together, their proposal, and the move that puts the proposal right.
+
+    `by` names a discrete site that assigns each data point to a component, when the block's sites lie in a plate of
+    components: every component is then weighed, or accepted, by itself.
+    """
+
+    kernel: Any
+    move: Move
+    sites: tuple[str, ...] = eqx.field(static=True)
+    by: str | None = eqx.field(static=True)
+
+    def __init__(self, *sites: str, proposal: Any = None, move: Move | None = None, by: str | None = None):
+        if not sites:
+            raise ValueError("a Block needs the name of at least one site")
+        for site in sites:
+            if not isinstance(site, str):
+                raise ValueError(f"the sites of a Block are names, but one is {site!r}; pass the proposal by keyword")
+        if repeated := sorted({site for site in sites if sites.count(site) > 1}):
+            raise ValueError(f"Block{sites}: the sites {repeated} are named twice")
+        if move is not None and not isinstance(move, Move):
+            raise ValueError(f"Block{sites}: move={move!r} is not a move; use Weigh(), Metropolis() or HMC(...)")
+        if isinstance(proposal, type):
+            raise ValueError(f"Block{sites}: proposal={proposal.__name__} is a class; pass an instance of it")
+        if proposal is not None and not (callable(proposal) or hasattr(proposal, "draw")):
+            raise ValueError(f"Block{sites}: proposal={proposal!r} is not a NumPyro program; it cannot be called")
+        self.kernel = None if proposal is None else as_kernel(proposal)
+        self.move = Weigh() if move is None else move
+        self.sites = sites
+        self.by = by
+
+    @property
+    def label(self) -> str:
+        return ",".join(self.sites)
+
+    @property
+    def proposes(self) -> bool:
+        """Whether updates use the proposal; HMC uses one for the first draw only."""
+        return self.kernel is not None and not isinstance(self.move, HMC)
+
+    @property
+    def proposal(self) -> Any:
+        """The proposal as it was given."""
+        return getattr(self.kernel, "program", self.kernel)

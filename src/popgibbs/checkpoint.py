@@ -1,0 +1,129 @@
+"""Saving and restoring with Orbax: arrays by name, always restored into a target, configuration and versions inside."""
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+FORMAT = 1
+_PACKAGES = ("popgibbs", "jax", "jaxlib", "numpyro", "equinox", "optax")
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be read, or does not fit what it is restored into."""
+
+
+def versions() -> dict[str, str]:
+    return {package: version(package) for package in _PACKAGES}
+
+
+def to_names(tree: Any) -> dict[str, Any]:
+    """The arrays of a tree by their path, random keys as plain numbers."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): _plain(leaf) for path, leaf in leaves}
+
+
+def from_names(arrays: Mapping[str, Any], target: Any, where: str) -> Any:
+    """A tree like the target with the named arrays; names and shapes must agree."""
+    expected = to_names(target)
+    if missing := sorted(set(expected) - set(arrays)):
+        raise CheckpointError(f"{where} lacks '{missing[0]}' ({len(missing)} arrays are missing): it is of another sampler")
+    for name, leaf in expected.items():
+        if np.shape(arrays[name]) != np.shape(leaf):
+            raise CheckpointError(
+                f"{where}: '{name}' has shape {np.shape(arrays[name])} where {np.shape(leaf)} is needed: it is of another "
+                "sampler"
+            )
+    leaves, structure = jax.tree_util.tree_flatten(target)
+    return jax.tree_util.tree_unflatten(
+        structure, [_like(arrays[name], leaf) for name, leaf in zip(expected, leaves, strict=True)]
+    )
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _like(array: Any, leaf: Any) -> Any:
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(leaf))
+    return jax.numpy.asarray(array, jax.numpy.result_type(leaf))
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+class Checkpoints:
+    """The checkpoints of one run in a directory, the newest two kept. Writing is atomic."""
+
+    def __init__(self, directory: str | Path, configuration: Mapping[str, Any] | None = None):
+        self.directory = Path(directory).absolute()
+        self.configuration = dict(configuration or {})
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._manager = ocp.CheckpointManager(
+                self.directory, options=ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+            )
+        except OSError as error:
+            raise CheckpointError(f"cannot write to {self.directory}: {error.strerror}") from None
+
+    @property
+    def latest(self) -> int | None:
+        return self._manager.latest_step()
+
+    def save(self, step: int, tree: Any) -> None:
+        """Write the arrays of a tree as the checkpoint of a step, unless it is there."""
+        if self.latest == step:
+            return
+        about = {"format": FORMAT, "versions": versions(), "configuration": self.configuration}
+        arguments = ocp.args.Composite(arrays=ocp.args.StandardSave(to_names(tree)), about=ocp.args.JsonSave(about))
+        self._manager.save(step, args=arguments)
+
+    def restore(self, target: Any) -> Any:
+        """The newest checkpoint as a tree like the target."""
+        arrays = _read(self._manager, "arrays", ocp.args.StandardRestore())
+        return from_names(arrays, target, str(self.directory))
+
+    def close(self) -> None:
+        """Wait until everything is on disk."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+
+def _read(manager: ocp.CheckpointManager, item: str, arguments: Any) -> Any:
+    step = manager.latest_step()
+    if step is None:
+        raise CheckpointError(f"there is no checkpoint in {manager.directory}")
+    try:
+        return manager.restore(step, args=ocp.args.Composite(**{item: arguments}))[item]
+    except (ValueError, KeyError, OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"the checkpoint in {manager.directory} cannot be read: {error}") from error
+
+
+def _open(directory: str | Path) -> ocp.CheckpointManager:
+    path = Path(directory).absolute()
+    if not path.is_dir():
+        raise CheckpointError(f"there is no directory {directory}")
+    if not any(child.name.isdigit() for child in path.iterdir()):
+        raise CheckpointError(f"there is no checkpoint in {directory}")
+    return ocp.CheckpointManager(path, options=ocp.CheckpointManagerOptions(read_only=True))
+
+
+def read_about(directory: str | Path) -> dict[str, Any]:
+    """The configuration, the versions and the step of a run's newest checkpoint."""
+    manager = _open(directory)
+    about = _read(manager, "about", ocp.args.JsonRestore())
+    if about.get("format") != FORMAT:
+        raise CheckpointError(f"{directory} has format {about.get('format')}, this version of popgibbs reads {FORMAT}")
+    return {**about, "step": manager.latest_step()}
+
+
+def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
+    """All arrays of a run's newest checkpoint by name."""
+    return _read(_open(directory), "arrays", ocp.args.StandardRestore())

@@ -1,0 +1,321 @@
+"""Errors when a sampler is built, in the user's words: each names the site, the block and the way out."""
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from popgibbs import program
+from popgibbs.blocks import Block
+from popgibbs.elements import Partition
+from popgibbs.instances import Axes, complete, pad
+from popgibbs.moves import HMC
+from popgibbs.probes import Draw, Findings, measure
+from popgibbs.program import Site
+from popgibbs.proposals import Enumerated, Prior, Programmed
+from popgibbs.sampler import Sampler, initial_plan
+from popgibbs.target import Conditional, Target, by_name, latent_names, touched
+from popgibbs.typing import Resampler, Values
+
+_MIN_SIZE = 4  # of a declared plate in the checks; independence cannot be seen on fewer elements
+
+
+def build(
+    model: Any, blocks: tuple[Block, ...], axes: Axes, example: Values, resampler: Resampler, resample_below: float
+) -> Sampler:
+    """Check a model, its blocks and an example instance against each other, and fix how each block's weight splits."""
+    if not 0.0 <= resample_below <= 1.0:
+        raise ValueError(f"resample_below={resample_below} is a fraction of the particles: it lies between 0 and 1")
+    _check_shared_arrays(model, blocks)
+    _check_signature(model, example)
+    example = _enlarged(example, axes)
+    sites = _inspect(model, example)
+    target = Target(model, complete(example, axes), sites)
+    _check_plates(target, axes)
+    _check_cover(sites, blocks)
+    candidates = tuple(_candidate(block, target) for block in blocks)
+    draws = _check_draws(blocks, target)
+    findings = measure(target, blocks, candidates, draws, axes)
+    _raise_findings(findings, blocks)
+    partitions = tuple(_decide(i, block, candidates[i], findings) for i, block in enumerate(blocks))
+    for block, partition in zip(blocks, partitions, strict=True):
+        if isinstance(block.kernel, Enumerated):
+            _check_enumerable(block, partition, target)
+    return Sampler(model, blocks, sites, partitions, resampler, resample_below)
+
+
+# The model and its data -------------------------------------------------------------------------------------------------
+
+
+def _check_shared_arrays(model: Any, blocks: tuple[Block, ...]) -> None:
+    owners: dict[int, str] = {}
+    for name, tree in [("the model", model), *((f"block '{block.label}'", block.kernel) for block in blocks)]:
+        for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array)):
+            if id(leaf) in owners:
+                raise ValueError(
+                    f"{name} holds an array that {owners[id(leaf)]} holds too, so it would be trained twice; build the "
+                    "network anew, or put both uses into one module (as __call__ and initial)"
+                )
+            owners[id(leaf)] = name
+
+
+def _check_signature(model: Any, example: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(model).bind(**example)
+    except TypeError as error:
+        raise ValueError(f"the model does not accept the data {sorted(example)}: {error}") from None
+
+
+def _enlarged(example: Values, axes: Axes) -> Values:
+    """The example with at least a few elements in every declared plate, by repetition."""
+    sizes = {plate: mask.shape[0] for plate, mask in complete(example, axes).mask.items()}
+    return pad(example, axes, {plate: max(size, _MIN_SIZE) for plate, size in sizes.items()})
+
+
+def _inspect(model: Any, example: Values) -> tuple[Site, ...]:
+    try:
+        sites = program.inspect(model, example)
+    except ValueError:
+        raise
+    except Exception as error:
+        shapes = {name: np.shape(value) for name, value in example.items()}
+        raise ValueError(f"the model fails on data of shapes {shapes}: {_first_line(error)}") from error
+    if not latent_names(sites):
+        raise ValueError("the model has no latent sites: there is nothing to infer")
+    return sites
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _check_plates(target: Target, axes: Axes) -> None:
+    sizes = target.plate_sizes
+    declared = [
+        (argument, axis, plate)
+        for argument, names in axes.items()
+        for axis, plate in enumerate(names)
+        if plate is not None
+    ]
+    for argument, axis, plate in declared:
+        if plate not in sizes:
+            raise ValueError(
+                f"`data=` declares an axis of '{argument}' as the plate '{plate}', but the model has only the plates "
+                f"{sorted(sizes)}"
+            )
+        length = target.data[argument].shape[axis]
+        if sizes[plate] != length:
+            raise ValueError(f"the plate '{plate}' has size {sizes[plate]} where '{argument}' has {length} elements")
+        for site in target.sites:
+            if argument in site.arguments and site.axis(plate) is None:
+                kind = "observed site" if site.observed else "site"
+                raise ValueError(
+                    f"the {kind} '{site.name}' depends on '{argument}' but lies outside the plate '{plate}', so padded "
+                    f"elements would count; put it inside numpyro.plate('{plate}', ...), or do not declare that axis of "
+                    f"'{argument}' in `data=`"
+                )
+
+
+# The blocks -------------------------------------------------------------------------------------------------------------
+
+
+def _check_cover(sites: tuple[Site, ...], blocks: tuple[Block, ...]) -> None:
+    if not blocks:
+        raise ValueError("there are no blocks; add a Block(...) for the model's sites")
+    named, latents = by_name(sites), latent_names(sites)
+    for block in blocks:
+        for name in block.sites:
+            if name not in named:
+                raise ValueError(
+                    f"block '{block.label}' names the site '{name}', which the model does not have; its latent sites are "
+                    f"{sorted(latents)}"
+                )
+            if named[name].observed:
+                raise ValueError(f"block '{block.label}' names the site '{name}', which is observed")
+    covered = {name for block in blocks for name in block.sites}
+    if missing := sorted(set(latents) - covered):
+        raise ValueError(f"no block updates the sites {missing}; add them to a Block(...)")
+
+
+def _candidate(block: Block, target: Target) -> Partition:
+    """The finest split of the block's weight that the plates suggest."""
+    sites = by_name(target.sites)
+    if isinstance(block.move, HMC):
+        if discrete := [name for name in block.sites if sites[name].discrete]:
+            raise ValueError(f"block '{block.label}': HMC cannot move the discrete sites {discrete}")
+        return Partition(target.sites)
+    if block.kernel is None:
+        raise ValueError(f"block '{block.label}' has no proposal; pass proposal=..., Prior() or Enumerated()")
+    if isinstance(block.kernel, Enumerated):
+        if endless := [name for name in block.sites if sites[name].support is None]:
+            raise ValueError(f"block '{block.label}': Enumerated needs finite discrete sites; {endless} are not")
+    if block.by:
+        return _by_component(block, target)
+    factors = [sites[name] for name in touched(target.sites, block.sites)]
+    shared = [plate for plate, _ in factors[0].plates if all(site.axis(plate) is not None for site in factors)]
+    return Partition(target.sites, tuple(shared))
+
+
+def _by_component(block: Block, target: Target) -> Partition:
+    """The plate of components that the block's sites lie in; other factors are credited through `by`."""
+    sites = by_name(target.sites)
+    label = f"block '{block.label}': by='{block.by}'"
+    by = sites.get(block.by or "")
+    if by is None or by.observed or by.support is None or block.by in block.sites:
+        raise ValueError(f"{label} must name a finite discrete latent site of another block")
+    shared = [
+        plate
+        for plate, _ in sites[block.sites[0]].plates
+        if all(sites[name].axis(plate) is not None for name in block.sites)
+    ]
+    if len(shared) != 1:
+        raise ValueError(f"{label} needs all sites of the block in one plate of components; they share {shared}")
+    size = target.plate_sizes[shared[0]]
+    if by.support != tuple(range(size)):
+        raise ValueError(f"{label} takes the values {by.support}, which are not the {size} components of '{shared[0]}'")
+    for name in touched(target.sites, block.sites):
+        routed = sites[name].axis(shared[0]) is None
+        if routed and any(sites[name].axis(plate) is None for plate, _ in by.plates):
+            raise ValueError(f"{label}: '{name}' depends on the block but lies outside the plates of '{block.by}'")
+    return Partition(target.sites, tuple(shared), by)
+
+
+def _decide(index: int, block: Block, candidate: Partition, findings: Findings) -> Partition:
+    """The candidate if elements proved independent; else the block as a whole, or an error where that was relied on."""
+    if candidate.whole:
+        return candidate
+    whole = Partition(candidate.sites)
+    culprits = [name for name, independent in findings.independent[index].items() if not independent]
+    if culprits:
+        described = (
+            f"block '{block.label}': the elements of the plate {list(candidate.plates)} are not independent: changing "
+            f"one changes the log-probability of '{culprits[0]}' at another"
+        )
+        if block.by:
+            raise ValueError(f"{described}; drop by='{block.by}'")
+        if isinstance(block.kernel, Enumerated):
+            raise ValueError(f"{described}, so Enumerated would not be exact; use another proposal")
+        warnings.warn(f"{described}; the block is weighed as a whole", stacklevel=4)
+        return whole
+    if not findings.proposal_splits[index]:
+        if block.by:
+            raise ValueError(
+                f"block '{block.label}': by='{block.by}' weighs each component by itself, but the proposal's "
+                "log-probabilities do not split over components; give its sites the batch shape of the model's"
+            )
+        return whole
+    return candidate
+
+
+def _check_enumerable(block: Block, partition: Partition, target: Target) -> None:
+    shapes = program.shapes(target.program)
+    for name in block.sites:
+        if len(shapes[name]) != len(partition.plates):
+            raise ValueError(
+                f"block '{block.label}': Enumerated needs '{name}' to have one value in each element of a plate that all "
+                f"its factors share; it has shape {shapes[name]}, the shared plates are {list(partition.plates)}"
+            )
+
+
+# The proposals ----------------------------------------------------------------------------------------------------------
+
+
+def _check_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
+    """Every site is first drawn by a block that can see all it needs, and proposals sample just what they should."""
+    draws = []
+    sites, latents = by_name(target.sites), latent_names(target.sites)
+    drawn: tuple[str, ...] = ()
+    for index, names in initial_plan(blocks):
+        block = blocks[index]
+        if block.kernel is None:
+            raise ValueError(
+                f"block '{block.label}' moves {list(names)} by HMC but nothing draws them first; give it a proposal, or "
+                "put a block that contains them before it"
+            )
+        if isinstance(block.kernel, Prior):
+            for name in names:
+                if undrawn := sorted(sites[name].parents - set(drawn) - set(names)):
+                    raise ValueError(
+                        f"block '{block.label}': Prior cannot draw '{name}' first, because its parents {undrawn} are drawn "
+                        "by later blocks; put those blocks before it"
+                    )
+        draws.append(Draw(index, names, drawn, initial=True))
+        drawn += names
+    for index, block in enumerate(blocks):
+        others = tuple(name for name in latents if name not in block.sites)
+        draws.append(Draw(index, block.sites, others, initial=False))
+    draws = [draw for draw in draws if isinstance(blocks[draw.block].kernel, Programmed)]
+    draws = [draw for draw in draws if draw.initial or blocks[draw.block].proposes]
+    for draw in draws:
+        _check_program(blocks[draw.block], draw, target)
+    return draws
+
+
+def _what(block: Block, initial: bool) -> str:
+    return f"block '{block.label}': its proposal" + ("'s first draw" if initial else "")
+
+
+def _check_program(block: Block, draw: Draw, target: Target) -> None:
+    """A proposal samples exactly its block's sites, with the shapes that the model gives them."""
+    what = _what(block, draw.initial)
+    modelled = program.abstract_sites(target.program)
+
+    def propose(given: Values) -> program.Program:
+        return block.kernel.bound(
+            Conditional(target, given, draw.names, Partition(target.sites), draw.initial)
+        )
+
+    try:
+        proposed = program.abstract_sites(propose, {name: modelled[name].value for name in draw.given})
+    except KeyError as error:
+        remedy = "define `initial`, or put the block that draws it before this one" if draw.initial else "check the name"
+        raise ValueError(f"{what} reads {error}, which has not been drawn; {remedy}") from error
+    except Exception as error:
+        raise ValueError(f"{what} fails: {_first_line(error)}") from error
+    if observed := sorted(name for name, site in proposed.items() if site.observed):
+        raise ValueError(f"{what} observes {observed}; a proposal only samples")
+    if missing := sorted(set(draw.names) - set(proposed)):
+        raise ValueError(f"{what} does not sample the sites {missing}")
+    if extra := sorted(set(proposed) - set(block.sites)):
+        raise ValueError(f"{what} samples the sites {extra}, which are not the block's")
+    for name in draw.names:
+        mine, models = proposed[name], modelled[name]
+        if mine.value.shape != models.value.shape:
+            raise ValueError(
+                f"{what} draws '{name}' with shape {mine.value.shape}; the model's has shape {models.value.shape}"
+            )
+        if mine.discrete != models.discrete:
+            kinds = {True: "discrete", False: "continuous"}
+            raise ValueError(f"{what} draws '{name}' as {kinds[mine.discrete]}; the model's is {kinds[models.discrete]}")
+        declared = [plate for plate, _ in by_name(target.sites)[name].plates if plate in target.data.mask]
+        if declared and mine.batch_shape != models.batch_shape:
+            raise ValueError(
+                f"{what} gives '{name}' the batch shape {mine.batch_shape}; inside the declared plate '{declared[0]}' it "
+                f"must be the model's, {models.batch_shape}, so that padding can be masked"
+            )
+
+
+def _raise_findings(findings: Findings, blocks: tuple[Block, ...]) -> None:
+    for name, same in findings.padding_of_sites.items():
+        if not same:
+            raise ValueError(
+                f"the site '{name}' changes when an instance is padded; inside a declared plate a site may depend on data "
+                "of its own element only"
+            )
+    for draw, inside in findings.inside_model.items():
+        for name in draw.names:
+            what = _what(blocks[draw.block], draw.initial)
+            if not inside[name]:
+                raise ValueError(f"{what} draws values of '{name}' outside the support that the model gives it")
+            if not findings.inside_proposal[draw][name]:
+                raise ValueError(f"{what} cannot draw values of '{name}' that the model can: its support is too narrow")
+    for index, same in findings.padding_of_proposals.items():
+        if not same:
+            raise ValueError(
+                f"block '{blocks[index].label}': its proposal changes when an instance is padded; multiply what it pools "
+                "by data.mask"
+            )

@@ -1,0 +1,46 @@
+"""Numbers that say when to trust a posterior, from arrays alone."""
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import chisquare
+
+
+def combined_log_evidence(log_evidence: np.ndarray) -> np.ndarray:
+    """log of the mean evidence over the populations of an instance (the last axis): the mean is what is unbiased."""
+    return logsumexp(log_evidence, axis=-1) - np.log(log_evidence.shape[-1])
+
+
+def log_evidence_error(log_evidence: np.ndarray) -> np.ndarray:
+    """The standard error of the combined log evidence, by the spread over populations; NaN for a single population."""
+    count = log_evidence.shape[-1]
+    if count == 1:
+        return np.full(log_evidence.shape[:-1], np.nan)
+    centred = log_evidence - combined_log_evidence(log_evidence)[..., None]
+    return np.std(np.exp(centred), axis=-1, ddof=1) / np.sqrt(count)
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """The mean over instances and its standard error."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return float(np.mean(values)), float(error)
+
+
+def truth_rank_p_value(log_joint_draws: np.ndarray, log_joint_truth: np.ndarray) -> float:
+    """The p-value of uniformity of the truth's rank among independent posterior draws.
+
+    `log_joint_draws` has a row an instance and a column an independent draw. If the draws come from the posterior, the
+    generating latents are exchangeable with them, so their rank by log p(x, z) is uniform, whatever the labels.
+    """
+    num_instances, num_draws = log_joint_draws.shape
+    ranks = np.sum(log_joint_draws < log_joint_truth[:, None], axis=1)
+    counts = np.bincount(ranks, minlength=num_draws + 1)
+    return float(chisquare(counts, np.full(num_draws + 1, num_instances / (num_draws + 1))).pvalue)
+
+
+def weak_blocks(ess: np.ndarray, labels: list[str], num_particles: int, below: float = 0.3) -> list[str]:
+    """Blocks whose effective sample size in the last sweep is a small fraction of the particles, on average.
+
+    A high number only says that the block's proposal is close to its conditional, not that the mode is right.
+    """
+    fraction = ess[..., -1, :].reshape(-1, len(labels)).mean(axis=0) / num_particles
+    return [f"{label} ({value:.0%})" for label, value in zip(labels, fraction, strict=True) if value < below]

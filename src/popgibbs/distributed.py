@@ -1,0 +1,35 @@
+"""Spreading a batch of instances over devices.
+
+XLA on CPU runs the many small operations of a sampler on one core; a process that shows several host devices (the command
+line sets their number) uses them all, each for its share of the batch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as Spec
+
+AXIS = "instances"
+SHARED = Spec()
+BY_INSTANCE = Spec(AXIS)
+BY_SWEEP_AND_INSTANCE = Spec(None, AXIS)
+
+
+def mesh_for(num_instances: int) -> Mesh:
+    """The most local devices that divide the instances evenly."""
+    devices = jax.local_devices()
+    count = max(n for n in range(1, len(devices) + 1) if num_instances % n == 0)
+    return Mesh(np.array(devices[:count]), (AXIS,))
+
+
+def over_instances(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """Each device calls the function on its share of the instances."""
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def average(tree: Any) -> Any:
+    """The mean over devices, inside `over_instances`."""
+    return jax.lax.pmean(tree, AXIS)

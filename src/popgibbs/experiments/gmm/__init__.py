@@ -1,0 +1,1 @@
+"""The Gaussian mixture (the paper, section 6.2 and appendix F.1)."""

@@ -1,0 +1,93 @@
+"""Neural proposals for the mixture."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array, Key
+
+from popgibbs.experiments.gmm.model import NUM_CLUSTERS, PRIOR
+from popgibbs.families import Categorical, NormalGamma
+from popgibbs.instances import Data
+from popgibbs.statistics import Pairwise, conjugate_normal_gamma, pointwise, spread_points
+from popgibbs.typing import Values
+
+
+class Statistics(eqx.Module):
+    """The paper's pointwise statistics: s_n ≈ x_n and t_n ≈ the assignment, one linear layer each."""
+
+    value: eqx.nn.Linear
+    share: eqx.nn.Linear
+
+    def __init__(self, num_inputs: int, *, key: Key[Array, ""]):
+        key_value, key_share = jax.random.split(key)
+        self.value = eqx.nn.Linear(num_inputs, 2, key=key_value)
+        self.share = eqx.nn.Linear(num_inputs, NUM_CLUSTERS, key=key_share)
+
+    def __call__(self, data: Data, *inputs: Array) -> NormalGamma:
+        """The conjugate update by the pooled statistics."""
+        values = pointwise(self.value, data["x"], *inputs)
+        shares = jax.nn.softmax(pointwise(self.share, data["x"], *inputs), axis=-1)
+        return conjugate_normal_gamma(PRIOR, values, shares, data.mask["points"])
+
+
+class Seeded(eqx.Module):
+    """An initial proposal that breaks the symmetry between clusters: seeds, then a few rounds of soft assignment.
+
+    Each particle draws its own seeds, so a population starts from several guesses and the weights choose among them.
+    """
+
+    local: Pairwise
+    num_rounds: int = eqx.field(static=True)
+
+    def __init__(self, *, num_rounds: int = 5, key: Key[Array, ""]):
+        self.local = Pairwise(2, 4, 32, key=key)
+        self.num_rounds = num_rounds
+
+    def __call__(self, data: Data) -> NormalGamma:
+        x, mask = data["x"], data.mask["points"]
+        mu = spread_points(numpyro.prng_key(), x, mask, NUM_CLUSTERS)
+        tau = jnp.ones_like(mu)
+        update = PRIOR
+        for _ in range(self.num_rounds):
+            logits = -0.5 * jnp.sum((x[:, None] - mu) ** 2 * tau - jnp.log(tau), axis=-1)
+            update = conjugate_normal_gamma(PRIOR, x, jax.nn.softmax(logits, axis=-1), mask)
+            mu, tau = update.loc, update.concentration / update.rate
+        return update
+
+
+class Globals(eqx.Module):
+    """q(μ, τ | x, c), and q(μ, τ | x) for the first draw."""
+
+    statistics: Statistics
+    first: Any
+
+    def __init__(self, first: Any, *, key: Key[Array, ""]):
+        self.statistics = Statistics(2 + NUM_CLUSTERS, key=key)
+        self.first = first
+
+    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+        _sample(self.statistics(data, jax.nn.one_hot(latents["c"], NUM_CLUSTERS)))
+
+    def initial(self, data: Data, latents: Values, model: Any) -> None:
+        _sample(self.first(data))
+
+
+class Assignments(eqx.Module):
+    """q(c | x, μ, τ): a network on every pair of a point and a cluster."""
+
+    local: Pairwise
+
+    def __init__(self, *, key: Key[Array, ""]):
+        self.local = Pairwise(2, 4, 32, key=key)
+
+    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+        clusters = jnp.concatenate([latents["mu"], latents["tau"]], axis=-1)
+        numpyro.sample("c", Categorical(self.local(data["x"], clusters)).distribution())
+
+
+def _sample(posterior: NormalGamma) -> None:
+    tau = numpyro.sample("tau", posterior.precision().to_event(1))
+    numpyro.sample("mu", posterior.mean(tau).to_event(1))

@@ -1,0 +1,202 @@
+"""Exponential families with natural and canonical parameters, and KL divergences between members.
+
+A family holds its canonical parameters; `natural()` and `from_natural()` convert, so that a conjugate update is an
+addition, λ + ΣT. `distribution()` gives NumPyro's distribution.
+"""
+
+from typing import Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Int, Key
+from numpyro.distributions.kl import kl_divergence
+
+Natural = tuple[Array, ...]
+
+
+class Categories(dist.CategoricalLogits):
+    """NumPyro's categorical, drawn by one uniform number instead of a Gumbel number a category.
+
+    For a few categories this, and picking log-probabilities by comparison rather than by gather, is several times faster
+    on CPU; the distribution is the same.
+    """
+
+    def sample(self, key: Key[Array, ""] | None, sample_shape: tuple[int, ...] = ()) -> Int[Array, "..."]:
+        assert key is not None
+        cumulative = jnp.cumsum(jax.nn.softmax(self.logits, axis=-1), axis=-1)
+        shape = (*sample_shape, *self.batch_shape, 1)
+        uniform = jax.random.uniform(key, shape) * cumulative[..., -1:]
+        return jnp.sum(uniform >= cumulative[..., :-1], axis=-1)
+
+    def log_prob(self, value: Int[Array, "..."]) -> Float[Array, "..."]:
+        log_probs = jax.nn.log_softmax(self.logits, axis=-1)
+        chosen = value[..., None] == jnp.arange(jnp.shape(self.logits)[-1])
+        return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=-1)
+
+
+class Normal(eqx.Module):
+    """T(z) = (z, z²), λ = (loc/scale², −1/(2 scale²))."""
+
+    loc: Array
+    scale: Array
+
+    def natural(self) -> Natural:
+        precision = self.scale**-2
+        return self.loc * precision, -0.5 * precision
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        precision = -2 * natural[1]
+        return cls(natural[0] / precision, precision**-0.5)
+
+    def distribution(self) -> dist.Distribution:
+        return dist.Normal(self.loc, self.scale)
+
+    def kl(self, other: Self) -> Array:
+        return kl_divergence(self.distribution(), other.distribution())
+
+
+class Gamma(eqx.Module):
+    """T(z) = (log z, z), λ = (concentration − 1, −rate)."""
+
+    concentration: Array
+    rate: Array
+
+    def natural(self) -> Natural:
+        return self.concentration - 1, -self.rate
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        return cls(natural[0] + 1, -natural[1])
+
+    def distribution(self) -> dist.Distribution:
+        return dist.Gamma(self.concentration, self.rate)
+
+    def kl(self, other: Self) -> Array:
+        return kl_divergence(self.distribution(), other.distribution())
+
+
+class NormalGamma(eqx.Module):
+    """τ ~ Gamma(concentration, rate), μ | τ ~ Normal(loc, 1/√(count·τ)).
+
+    T(μ, τ) = (log τ, τ, τμ, τμ²) with λ as in the paper's appendix F.1.
+    """
+
+    loc: Array
+    count: Array
+    concentration: Array
+    rate: Array
+
+    def natural(self) -> Natural:
+        return (
+            self.concentration - 0.5,
+            -self.rate - 0.5 * self.count * self.loc**2,
+            self.count * self.loc,
+            -0.5 * self.count,
+        )
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        count = -2 * natural[3]
+        loc = natural[2] / count
+        return cls(loc, count, natural[0] + 0.5, -natural[1] - 0.5 * count * loc**2)
+
+    def precision(self) -> dist.Distribution:
+        """The distribution of τ."""
+        return dist.Gamma(self.concentration, self.rate)
+
+    def mean(self, tau: Array) -> dist.Distribution:
+        """The distribution of μ given τ."""
+        return dist.Normal(self.loc, (self.count * tau) ** -0.5)
+
+    def kl(self, other: Self) -> Array:
+        """KL(self ‖ other), element by element: that of τ, and that of μ given τ averaged over τ."""
+        of_precision = kl_divergence(self.precision(), other.precision())
+        ratio = other.count / self.count
+        expected_precision = self.concentration / self.rate
+        of_mean = 0.5 * (
+            ratio - 1 - jnp.log(ratio) + other.count * expected_precision * (self.loc - other.loc) ** 2
+        )
+        return of_precision + of_mean
+
+
+class Beta(eqx.Module):
+    """T(z) = (log z, log(1 − z)), λ = (a − 1, b − 1)."""
+
+    a: Array
+    b: Array
+
+    def natural(self) -> Natural:
+        return self.a - 1, self.b - 1
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        return cls(natural[0] + 1, natural[1] + 1)
+
+    def distribution(self) -> dist.Distribution:
+        return dist.Beta(self.a, self.b)
+
+    def kl(self, other: Self) -> Array:
+        return kl_divergence(self.distribution(), other.distribution())
+
+
+class Dirichlet(eqx.Module):
+    """T(z) = log z, λ = concentration − 1."""
+
+    concentration: Array
+
+    def natural(self) -> Natural:
+        return (self.concentration - 1,)
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        return cls(natural[0] + 1)
+
+    def distribution(self) -> dist.Distribution:
+        return dist.Dirichlet(self.concentration)
+
+    def kl(self, other: Self) -> Array:
+        return kl_divergence(self.distribution(), other.distribution())
+
+
+class Categorical(eqx.Module):
+    """T(z) = one-hot z, λ = logits; logits that differ by a constant are the same member."""
+
+    logits: Array
+
+    def natural(self) -> Natural:
+        return (self.logits,)
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        return cls(natural[0])
+
+    def distribution(self) -> dist.Distribution:
+        return Categories(self.logits)
+
+    def kl(self, other: Self) -> Array:
+        mine, others = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
+        return jnp.sum(jnp.where(mine > -jnp.inf, jnp.exp(mine) * (mine - others), 0.0), axis=-1)
+
+
+class Bernoulli(eqx.Module):
+    """T(z) = z, λ = logit."""
+
+    logits: Array
+
+    def natural(self) -> Natural:
+        return (self.logits,)
+
+    @classmethod
+    def from_natural(cls, natural: Natural) -> Self:
+        return cls(natural[0])
+
+    def distribution(self) -> dist.Distribution:
+        return dist.Bernoulli(logits=self.logits)
+
+    def kl(self, other: Self) -> Array:
+        pair = Categorical(jnp.stack([jnp.zeros_like(self.logits), self.logits], axis=-1))
+        other_pair = Categorical(jnp.stack([jnp.zeros_like(other.logits), other.logits], axis=-1))
+        return pair.kl(other_pair)

@@ -1,0 +1,130 @@
+"""Moves: how a block's proposal is put right.
+
+A move takes one particle to another and returns the incremental weight, by element of the block, that keeps the particle
+properly weighted for p(x, z). `Weigh` takes every proposal and pays by weight; `Metropolis` and `HMC` leave the posterior
+invariant, so their incremental weight is one.
+"""
+
+from typing import Any, NamedTuple
+
+import blackjax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from popgibbs.population import Particle
+from popgibbs.program import to_unconstrained
+from popgibbs.proposals import Kernel
+from popgibbs.target import Conditional
+from popgibbs.typing import Elements, PRNGKey, Values
+from popgibbs.weights import log_ratio
+
+
+class MoveInfo(NamedTuple):
+    """What a move did, for gradients and diagnostics."""
+
+    proposed: Values  # the block's values before acceptance
+    log_v: Elements  # the proposal's incremental weight, before acceptance
+    accepted: Elements  # the fraction or probability of acceptance
+
+
+class Move(eqx.Module):
+    """One particle to another, with its incremental weight by element.
+
+    `key_draw` is the key under which proposals draw and score; `key_accept` is for what the move adds.
+    """
+
+    def __call__(
+        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+    ) -> tuple[Particle, Elements, MoveInfo]:
+        raise NotImplementedError
+
+
+class Weigh(Move):
+    """Always take the proposal, and weigh it (the paper, Algorithm 1).
+
+    v = p(x, z'_b, z_-b) q(z_b | x, z_-b) / (p(x, z_b, z_-b) q(z'_b | x, z_-b))
+    """
+
+    def __call__(
+        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+    ) -> tuple[Particle, Elements, MoveInfo]:
+        del key_accept
+        values, log_probs, log_v = _propose(key_draw, kernel, conditional, particle)
+        info = MoveInfo(values, log_v, accepted=jnp.ones_like(log_v))
+        return _replace(particle, values, log_probs), log_v, info
+
+
+class Metropolis(Move):
+    """Take the proposal with probability min(1, v), for each element of the block by itself where v factorises."""
+
+    def __call__(
+        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+    ) -> tuple[Particle, Elements, MoveInfo]:
+        values, log_probs, log_v = _propose(key_draw, kernel, conditional, particle)
+        # From a state of density zero any state of positive density is taken.
+        old = conditional.reduce({name: particle.log_probs[name] for name in log_probs})
+        new = conditional.reduce(log_probs)
+        escapes = (old == -jnp.inf) & (new > -jnp.inf)
+        accepted = (jnp.log(jax.random.uniform(key_accept, log_v.shape)) < log_v) | escapes
+        old_values = {name: particle.latents[name] for name in values}
+        old_log_probs = {name: particle.log_probs[name] for name in log_probs}
+        moved = _replace(
+            particle,
+            conditional.accept(accepted, values, old_values, log_probs=False),
+            conditional.accept(accepted, log_probs, old_log_probs, log_probs=True),
+        )
+        info = MoveInfo(values, log_v, accepted=accepted.astype(log_v.dtype))
+        return moved, jnp.zeros_like(log_v), info
+
+
+class HMC(Move):
+    """One transition of BlackJAX's Hamiltonian Monte Carlo on the block's unconstrained continuous sites.
+
+    The step size is fixed before sampling. The block's sites must have been drawn by its own proposal or an earlier block.
+    """
+
+    step_size: float = eqx.field(static=True, kw_only=True)
+    num_steps: int = eqx.field(static=True, kw_only=True, default=10)
+
+    def __call__(
+        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+    ) -> tuple[Particle, Elements, MoveInfo]:
+        del key_draw, kernel
+        names = conditional.names
+        bijections = to_unconstrained(conditional.target.program, jax.random.key(0), particle.latents, names)
+
+        def log_density(position: Values) -> jax.Array:
+            values = {name: bijections[name](position[name]) for name in names}
+            log_p = conditional.reduce(conditional.log_probs(values)).sum()
+            volume = [
+                jnp.sum(bijections[name].log_abs_det_jacobian(position[name], values[name])) for name in names
+            ]
+            return log_p + sum(volume)
+
+        position = {name: bijections[name].inv(particle.latents[name]) for name in names}
+        size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(position))
+        hmc = blackjax.hmc(log_density, self.step_size, jnp.ones(size), self.num_steps)
+        state, step = hmc.step(key_accept, hmc.init(position))
+        values = {
+            name: jnp.where(step.is_accepted, bijections[name](state.position[name]), particle.latents[name])
+            for name in names
+        }
+        log_probs = conditional.log_probs(values)
+        log_v = jnp.zeros_like(conditional.reduce(log_probs))
+        accepted = jnp.full_like(log_v, step.acceptance_rate)
+        return _replace(particle, values, log_probs), log_v, MoveInfo(values, log_v, accepted)
+
+
+def _propose(key: PRNGKey, kernel: Any, conditional: Conditional, particle: Particle) -> tuple[Values, Values, Elements]:
+    """A proposal, its factors and its incremental weight. The old state's factors are those the particle carries."""
+    values, log_q_new = kernel.draw(key, conditional)
+    log_q_old = kernel.score(key, conditional, {name: particle.latents[name] for name in conditional.names})
+    log_probs = conditional.log_probs(values)
+    log_p_ratio = {name: log_ratio(log_probs[name], particle.log_probs[name]) for name in log_probs}
+    log_v = conditional.reduce(log_p_ratio) + (log_q_old - log_q_new)
+    return values, log_probs, log_v
+
+
+def _replace(particle: Particle, values: Values, log_probs: Values) -> Particle:
+    return Particle({**particle.latents, **values}, {**particle.log_probs, **log_probs})

@@ -1,0 +1,103 @@
+"""The gradient of the self-normalised inclusive-KL objective, accumulated over the steps of the sampler.
+
+At the initial step and after every block update, samples and weights are constants:
+
+    φ gets −Σ_l w̄_l ∇ log q_φ(z'_b | x, z_-b),        θ gets −Σ_l w̄_l ∇ log p_θ(x, z').
+
+Where the weight of a block splits into elements, each element's log q, and each factor of log p that lies in it, uses its
+own normalised weight.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float
+
+from popgibbs.instances import Data
+from popgibbs.sampler import Event, Info, Sampler, over_rows, run, score_initial
+from popgibbs.typing import Values
+from popgibbs.weights import normalise
+
+
+class Gradient(NamedTuple):
+    """Summed over blocks and sweeps, averaged over instances."""
+
+    arrays: Any  # like the sampler's inexact arrays
+    loss: Array  # of each block, summed over sweeps: −Σ w̄ log q; the initial step counts for the first block
+
+
+def accumulate(
+    sampler: Sampler, keys: Array, batch: Data, *, num_sweeps: int, num_particles: int
+) -> tuple[Gradient, Info]:
+    """Run the sampler on a batch and accumulate the gradient as it goes; memory does not grow with the sweeps."""
+    arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
+    zero = Gradient(jax.tree.map(jnp.zeros_like, arrays), jnp.zeros(len(sampler.blocks)))
+
+    def observe(gradient: Gradient, sampler: Sampler, index: int | None, batch: Data, event: Event) -> Gradient:
+        def surrogate(arrays: Any) -> tuple[Array, Array]:
+            return _surrogate(eqx.combine(arrays, static), index, batch, event)
+
+        step, loss = jax.grad(surrogate, has_aux=True)(eqx.filter(sampler, eqx.is_inexact_array))
+        return Gradient(
+            jax.tree.map(jnp.add, gradient.arrays, step), gradient.loss.at[0 if index is None else index].add(loss)
+        )
+
+    _, info, gradient = run(
+        sampler, keys, batch, num_sweeps=num_sweeps, num_particles=num_particles, observe=observe, carry=zero
+    )
+    return gradient, info
+
+
+def _surrogate(sampler: Sampler, index: int | None, batch: Data, event: Event) -> tuple[Array, Array]:
+    """A function of the sampler's arrays whose gradient is that of the step: −Σ w̄ (log q + log p), instances averaged."""
+    event = stop_gradient(event)  # samples and weights are constants: nothing flows between blocks
+    score = _initial_terms if index is None else _block_terms
+    log_q, log_p = over_rows(score, None, None, 0, 0)(sampler, index, batch, event)
+    return -jnp.mean(log_q) - jnp.mean(log_p), -jnp.mean(log_q)
+
+
+def _initial_terms(sampler: Sampler, index: None, data: Data, event: Event) -> tuple[Array, Array]:
+    del index
+    weights = normalise(jnp.sum(event.log_v, axis=-1))
+
+    def terms(key: Array, latents: Values, weight: Array) -> tuple[Array, Array]:
+        log_q = _weighted(weight, score_initial(key, sampler, data, latents))
+        return log_q, _weighted_log_p(sampler, data, latents, weight, {})
+
+    log_q, log_p = jax.vmap(terms)(event.keys, event.latents, weights)
+    return jnp.sum(log_q), jnp.sum(log_p)
+
+
+def _block_terms(sampler: Sampler, index: int, data: Data, event: Event) -> tuple[Array, Array]:
+    weights = normalise(event.log_weights + jnp.sum(event.log_v, axis=-1))
+    weights_by_element = normalise(event.log_weights[:, None] + event.log_v)
+    kernel, partition = sampler.blocks[index].kernel, sampler.partitions[index]
+    learned = bool(jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array)))
+
+    def terms(key: Array, latents: Values, proposed: Values, weight: Array, by_element: Array) -> tuple[Array, Array]:
+        latents = {**latents, **proposed}
+        conditional = sampler.conditional(index, data, latents)
+        log_q = _weighted(by_element, kernel.score(key, conditional, proposed)) if learned else jnp.zeros(())
+        sizes = conditional.target.plate_sizes
+        own = {name: partition.spread(by_element, name, sizes, latents) for name in conditional.factors}
+        return log_q, _weighted_log_p(sampler, data, latents, weight, own)
+
+    log_q, log_p = jax.vmap(terms)(event.keys, event.latents, event.proposed, weights, weights_by_element)
+    return jnp.sum(log_q), jnp.sum(log_p)
+
+
+def _weighted_log_p(sampler: Sampler, data: Data, latents: Values, weight: Array, own: Values) -> Array:
+    """w̄ log p(x, z) of one particle; the factors in `own` have weights of their own, by element."""
+    if not jax.tree.leaves(eqx.filter(sampler.model, eqx.is_inexact_array)):
+        return jnp.zeros(())
+    log_probs = sampler.target(data).log_probs(latents)
+    weighted = [_weighted(own.get(name, weight), log_prob) for name, log_prob in log_probs.items()]
+    return sum(weighted, start=jnp.zeros(()))
+
+
+def _weighted(weight: Array, log_prob: Array) -> Float[Array, ""]:
+    """Σ w̄ log p, in which a weight of zero cancels even a density of zero."""
+    return jnp.sum(weight * jnp.where(weight > 0, log_prob, 0.0))

@@ -1,0 +1,74 @@
+"""A population of weighted particles of one instance, and its resampling."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from popgibbs.target import total
+from popgibbs.typing import LogProbs, PRNGKey, Resampler, Values
+from popgibbs.weights import degenerate, ess, log_mean_exp, normalise, proper
+
+
+class Particle(eqx.Module):
+    """Values of all latents and the log-probabilities of all factors at them, so that no state is scored twice."""
+
+    latents: Values
+    log_probs: LogProbs
+
+    @property
+    def log_joint(self) -> Array:
+        return total(self.log_probs)
+
+
+class Population(eqx.Module):
+    """Every array of `particles` has the particles as its leading axis."""
+
+    particles: Particle
+    log_weights: Array  # since the last resampling
+    log_evidence: Array  # product of mean weights up to the last resampling
+    ancestors: Array  # each particle's index in the initial population
+    degenerate: Array  # whether weights ever failed
+
+    @property
+    def total_log_evidence(self) -> Float[Array, ""]:
+        """log Ẑ: the product over resamplings of the mean weight, times the present mean weight."""
+        return self.log_evidence + log_mean_exp(self.log_weights)
+
+    @property
+    def mean_log_joint(self) -> Float[Array, ""]:
+        """Σ_l w̄_l log p(x, z_l)."""
+        weights = normalise(self.log_weights)
+        log_joint = jax.vmap(lambda particle: particle.log_joint)(self.particles)
+        return jnp.sum(jnp.where(weights > 0, weights * log_joint, 0.0))
+
+    @property
+    def diversity(self) -> Int[Array, ""]:
+        """How many initial particles have descendants."""
+        present = self.ancestors[:, None] == jnp.arange(self.ancestors.shape[0])
+        return jnp.sum(jnp.any(present, axis=0))
+
+    def weigh(self, particles: Particle, log_v: Float[Array, " particle"]) -> "Population":
+        """The moved particles, their weights multiplied by v. A zero or failed weight stays zero."""
+        log_weights = jnp.where(self.log_weights > -jnp.inf, self.log_weights + proper(log_v), -jnp.inf)
+        failed = degenerate(log_weights) | jnp.any(jnp.isnan(log_v))
+        return Population(particles, log_weights, self.log_evidence, self.ancestors, self.degenerate | failed)
+
+    def resample(self, key: PRNGKey, scheme: Resampler, below: float) -> "Population":
+        """Resample if the effective sample size has fallen below a fraction of the particles.
+
+        Equal weights are never resampled. If no particle has weight, the population keeps its particles.
+        """
+        num_particles = self.log_weights.shape[0]
+        # The margin is for rounding: exactly equal weights must count as full.
+        needed = ess(self.log_weights) < below * num_particles * (1 - 1e-5)
+        failed = degenerate(self.log_weights)
+        stay = jnp.arange(num_particles)
+        chosen = jnp.where(needed & ~failed, scheme(key, self.log_weights), stay)
+        return Population(
+            particles=jax.tree.map(lambda leaf: leaf[chosen], self.particles),
+            log_weights=jnp.where(needed | failed, 0.0, self.log_weights),
+            log_evidence=self.log_evidence + jnp.where(needed | failed, log_mean_exp(self.log_weights), 0.0),
+            ancestors=self.ancestors[chosen],
+            degenerate=self.degenerate | failed,
+        )

@@ -1,0 +1,267 @@
+"""The posterior of many instances: weighted samples without their padding, evidence, diagnostics, ArviZ."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+from jax.random import fold_in
+
+from popgibbs.diagnostics import combined_log_evidence, log_evidence_error, weak_blocks
+from popgibbs.instances import Bucket, unpad
+from popgibbs.population import Population
+from popgibbs.resampling import systematic
+from popgibbs.runner import Runner
+from popgibbs.sampler import Info
+from popgibbs.typing import PRNGKey
+from popgibbs.weights import normalise
+
+
+@dataclass(frozen=True)
+class Part:
+    """The results of one bucket."""
+
+    bucket: Bucket
+    population: Population  # axes (instance, population, particle, ...)
+    info: Info  # axes (sweep, instance, population, ...); the initial step is sweep 0
+
+
+class Posterior:
+    """Weighted samples of every instance, in the order in which the instances were given.
+
+    `posterior[i]` is a dict of one instance's samples, each with axes (population, particle, ...). Numbers over all
+    instances have axes (instance, population, ...), then sweep and block where they have them; sweep 0 is the initial
+    proposal.
+    """
+
+    def __init__(self, runner: Runner, parts: Sequence[Part]):
+        self._runner = runner
+        self._parts = list(parts)
+        places = np.concatenate([part.bucket.indices for part in self._parts])
+        self._order = np.argsort(places)
+        self._rows = [(part, row) for part in self._parts for row in range(len(part.bucket))]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __repr__(self) -> str:
+        blocks = " ".join(f"[{label}]" for label in self.blocks)
+        return (
+            f"Posterior({len(self)} instances × {self.num_populations} populations × {self.num_particles} particles, "
+            f"{self.num_sweeps} sweeps, blocks {blocks})"
+        )
+
+    def __getitem__(self, instance: int) -> dict[str, np.ndarray]:
+        part, row = self._row(instance)
+        mask = {plate: values[row] for plate, values in part.bucket.data.mask.items()}
+        samples = {}
+        for site in self._runner.sampler.sites:
+            if site.observed:
+                continue
+            array = part.population.particles.latents[site.name][row]
+            for plate, axis in site.plates:
+                if plate in mask:
+                    array = unpad(array, array.ndim - site.event_dim + axis, mask[plate])
+            samples[site.name] = array
+        return samples
+
+    def _row(self, instance: int) -> tuple[Part, int]:
+        if not -len(self) <= instance < len(self):
+            raise IndexError(f"instance {instance} of {len(self)}")
+        return self._rows[self._order[instance]]
+
+    def _gather(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(arrays)[self._order]
+
+    def _population(self, name: str) -> np.ndarray:
+        return self._gather([np.asarray(getattr(part.population, name)) for part in self._parts])
+
+    def _info(self, name: str) -> np.ndarray:
+        return self._gather([np.moveaxis(np.asarray(getattr(part.info, name)), 0, 2) for part in self._parts])
+
+    @property
+    def blocks(self) -> list[str]:
+        return [block.label for block in self._runner.sampler.blocks]
+
+    @property
+    def num_particles(self) -> int:
+        return self._runner.num_particles
+
+    @property
+    def num_populations(self) -> int:
+        return self._runner.num_populations
+
+    @property
+    def num_sweeps(self) -> int:
+        return self._parts[0].info.log_joint.shape[0] - 1
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Normalised weights, (instance, population, particle)."""
+        log_weights = self._population("log_weights")
+        return np.moveaxis(np.asarray(normalise(np.moveaxis(log_weights, -1, 0))), 0, -1)
+
+    @property
+    def log_joints(self) -> np.ndarray:
+        """log p(x, z) of every particle, (instance, population, particle)."""
+
+        def of_part(part: Part) -> np.ndarray:
+            factors = part.population.particles.log_probs.values()
+            return sum(np.sum(f, axis=tuple(range(3, np.ndim(f)))) for f in factors)  # pyright: ignore[reportReturnType]
+
+        return self._gather([of_part(part) for part in self._parts])
+
+    @property
+    def log_joint(self) -> np.ndarray:
+        """Σ w̄ log p(x, z) after each sweep, before resampling, (instance, population, sweep)."""
+        return self._info("log_joint")
+
+    @property
+    def log_evidence(self) -> np.ndarray:
+        """The log of the mean evidence estimate over populations, (instance,)."""
+        return combined_log_evidence(self.log_evidence_by_sweep[..., -1])
+
+    @property
+    def log_evidence_error(self) -> np.ndarray:
+        """Its standard error by the spread over populations, (instance,); NaN for a single population."""
+        return log_evidence_error(self.log_evidence_by_sweep[..., -1])
+
+    @property
+    def log_evidence_by_sweep(self) -> np.ndarray:
+        """(instance, population, sweep)."""
+        return self._info("log_evidence")
+
+    @property
+    def ess(self) -> np.ndarray:
+        """Effective sample size after each block, (instance, population, sweep, block).
+
+        It measures the block's proposal, not the posterior: good conditionals keep it high even in a wrong mode.
+        """
+        return self._info("ess")
+
+    @property
+    def acceptance(self) -> np.ndarray:
+        """The fraction of proposals taken, (instance, population, sweep, block); 1 where every proposal is weighed."""
+        return self._info("acceptance")
+
+    @property
+    def diversity(self) -> np.ndarray:
+        """How many initial particles still have descendants, (instance, population, sweep)."""
+        return self._info("diversity")
+
+    @property
+    def degenerate(self) -> np.ndarray:
+        """Whether weights ever failed (all zero, or not a number), (instance,). Do not trust these instances."""
+        return self._population("degenerate").any(axis=1)
+
+    @property
+    def weak_blocks(self) -> list[str]:
+        """Blocks whose proposals keep less than 30% of the particles effective in the last sweep."""
+        return weak_blocks(self.ess, self.blocks, self.num_particles)
+
+    def extend(self, key: PRNGKey, num_sweeps: int) -> "Posterior":
+        """More sweeps of the same populations. With the key of the first run it continues that run exactly."""
+        if num_sweeps < 1:
+            raise ValueError(f"num_sweeps={num_sweeps} must be at least 1")
+        parts = []
+        for part in self._parts:
+            population, info = self._runner.go_on(key, part.bucket, part.population, self.num_sweeps + 1, num_sweeps)
+            joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), part.info, info)
+            parts.append(Part(part.bucket, population, joined))
+        return Posterior(self._runner, parts)
+
+    def resampled(self, key: PRNGKey) -> "Posterior":
+        """The same posterior with equal weights: each population resampled once."""
+
+        def one(key: PRNGKey, population: Population) -> Population:
+            return population.resample(key, systematic, below=1.0)
+
+        parts = []
+        for part in self._parts:
+            shape = part.population.log_evidence.shape
+            keys = jax.vmap(lambda i: jax.random.split(fold_in(key, i), shape[1]))(part.bucket.indices)  # noqa: B023
+            population = jax.device_get(jax.jit(jax.vmap(jax.vmap(one)))(keys, part.population))
+            parts.append(Part(part.bucket, population, part.info))
+        return Posterior(self._runner, parts)
+
+    def summary(self, instance: int | None = None) -> pd.DataFrame:
+        """Weighted mean, standard deviation and quantiles of every latent number, a row each.
+
+        Labels of exchangeable components may differ between particles; means over such sites then mean little. Discrete
+        sites show their most probable value and its probability.
+        """
+        chosen = range(len(self)) if instance is None else [instance]
+        weights = self.weights
+        rows = []
+        for i in chosen:
+            flat_weights = weights[i].reshape(-1) / weights[i].sum()
+            for name, samples in self[i].items():
+                flat = samples.reshape(flat_weights.shape[0], -1)
+                labels = [f"{name}{list(k) if k else ''}" for k in np.ndindex(samples.shape[2:])]
+                rows += [{"instance": i, "site": label, **row} for label, row in zip(labels, _rows(flat, flat_weights))]
+        return pd.DataFrame(rows).set_index(["instance", "site"])
+
+    def to_arviz(self, key: PRNGKey | None = None) -> Any:
+        """ArviZ `InferenceData` of the resampled draws: chain = population, draw = particle, then the instance.
+
+        Ragged sites are filled up with NaN, or −1 where discrete; `constant_data` holds the sizes of ragged plates.
+        """
+        import arviz as az
+
+        equal = self.resampled(jax.random.key(0) if key is None else key)
+        sites = [site for site in self._runner.sampler.sites if not site.observed]
+        each = [equal[i] for i in range(len(self))]
+        draws = {
+            site.name: np.moveaxis(_stack_ragged([samples[site.name] for samples in each], site.discrete), 0, 2)
+            for site in sites
+        }
+        statistics = {"lp": np.moveaxis(equal.log_joints, 0, 2)}
+        last = {
+            "log_evidence": self.log_evidence,
+            "log_evidence_error": self.log_evidence_error,
+            "degenerate": self.degenerate,
+            **{f"size_{plate}": size for plate, size in self._plate_sizes().items()},
+        }
+        dims = {name: ["instance"] for name in (*draws, *statistics, *last)}
+        coords = {"instance": np.arange(len(self))}
+        for name, array in draws.items():
+            dims[name] = ["instance", *(f"{name}_dim_{i}" for i in range(array.ndim - 3))]
+        return az.from_dict(posterior=draws, sample_stats=statistics, constant_data=last, coords=coords, dims=dims)
+
+    def _plate_sizes(self) -> dict[str, np.ndarray]:
+        declared = self._parts[0].bucket.data.mask
+        return {
+            plate: self._gather([part.bucket.data.mask[plate].sum(axis=1) for part in self._parts]) for plate in declared
+        }
+
+
+def _rows(samples: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
+    if samples.dtype.kind in "iub":
+        return [_discrete_row(column, weights) for column in samples.T]
+    return [_continuous_row(column, weights) for column in samples.T]
+
+
+def _continuous_row(column: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    mean = float(np.sum(weights * column))
+    order = np.argsort(column)
+    middle = np.cumsum(weights[order]) - weights[order] / 2
+    low, median, high = np.interp([0.05, 0.5, 0.95], middle, column[order])
+    deviation = float(np.sqrt(np.sum(weights * (column - mean) ** 2)))
+    return {"mean": mean, "sd": deviation, "q5": float(low), "median": float(median), "q95": float(high)}
+
+
+def _discrete_row(column: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    values, places = np.unique(column, return_inverse=True)
+    probabilities = np.bincount(places, weights=weights)
+    return {"mode": float(values[probabilities.argmax()]), "probability": float(probabilities.max())}
+
+
+def _stack_ragged(arrays: Sequence[np.ndarray], discrete: bool) -> np.ndarray:
+    shape = np.max([array.shape for array in arrays], axis=0)
+    filler = -1 if discrete else np.nan
+    stacked = np.full((len(arrays), *shape), filler, dtype=arrays[0].dtype)
+    for i, array in enumerate(arrays):
+        stacked[(i, *(slice(size) for size in array.shape))] = array
+    return stacked

@@ -1,0 +1,174 @@
+"""Properties of a model and its proposals that are measured when a sampler is built, not trusted.
+
+Everything is measured by one compiled call on one example instance: whether plate elements are independent (one is
+changed, the others must stay), whether padding changes a number, whether supports agree.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from popgibbs import program
+from popgibbs.blocks import Block
+from popgibbs.elements import Partition
+from popgibbs.instances import Axes, Data, pad, plates
+from popgibbs.program import Site
+from popgibbs.proposals import Programmed
+from popgibbs.target import Conditional, Target, by_name, condition
+from popgibbs.typing import PRNGKey, Values
+
+_NUM_PROBES = 32
+_NUM_DRAWS = 32
+
+
+class Draw(NamedTuple):
+    """A proposal to be judged: of which block, for which sites, at the first step or later."""
+
+    block: int
+    names: tuple[str, ...]
+    given: tuple[str, ...]
+    initial: bool
+
+
+class Findings(NamedTuple):
+    """What was measured; every entry is true where all is well."""
+
+    padding_of_sites: dict[str, bool]  # by site of the model
+    padding_of_proposals: dict[int, bool]  # by block
+    independent: dict[int, dict[str, bool]]  # by block and factor
+    proposal_splits: dict[int, bool]  # by block
+    inside_model: dict[Draw, dict[str, bool]]  # draws of the proposal lie in the model's support
+    inside_proposal: dict[Draw, dict[str, bool]]  # and the other way round
+
+
+def measure(
+    target: Target, blocks: tuple[Block, ...], partitions: tuple[Partition, ...], draws: list[Draw], axes: Axes
+) -> Findings:
+    """All measurements for the proposed partitions, in one compiled call."""
+    sizes, declared = target.plate_sizes, plates(axes)
+    padded = {plate: size + (plate in declared) for plate, size in sizes.items()}
+    longer = pad(jax.tree.map(np.asarray, target.data.values), axes, padded)
+    mask = {plate: jnp.arange(padded[plate]) < sizes[plate] for plate in declared}
+
+    @eqx.filter_jit
+    def compiled(target: Target, blocks: tuple[Block, ...], larger: Data, key: PRNGKey) -> tuple[Any, ...]:
+        latents, other = (program.draw(target.program, k) for k in jax.random.split(key))
+        big = Target(target.model, larger, target.sites)
+        big_latents = _pad_latents(latents, target.sites, padded)
+        conditionals = {
+            index: condition(target, latents, block.sites, partitions[index])
+            for index, block in enumerate(blocks)
+            if not partitions[index].whole
+        }
+        proposing = {index: block for index, block in enumerate(blocks) if block.proposes}
+        return (
+            _same(target.log_probs(latents), big.log_probs(big_latents)),
+            {i: _proposal_keeps(block, key, (target, latents), (big, big_latents)) for i, block in proposing.items()},
+            {i: _independent(conditional, latents, other) for i, conditional in conditionals.items()},
+            {i: _splits(blocks[i], conditional, key, latents, other) for i, conditional in conditionals.items()},
+            [_supports(target, blocks[draw.block], draw, latents, key) for draw in draws],
+        )
+
+    # The key is fixed, so that the same sampler always passes or always fails.
+    sites, proposals, independent, splits, supports = jax.device_get(
+        compiled(target, blocks, Data(longer, mask), jax.random.key(20))
+    )
+    return Findings(
+        padding_of_sites=sites,
+        padding_of_proposals=proposals,
+        independent=independent,
+        proposal_splits=splits,
+        inside_model={draw: found[0] for draw, found in zip(draws, supports, strict=True)},
+        inside_proposal={draw: found[1] for draw, found in zip(draws, supports, strict=True)},
+    )
+
+
+def _pad_latents(latents: Values, sites: tuple[Site, ...], padded: Mapping[str, int]) -> Values:
+    named = by_name(sites)
+    longer = {}
+    for name, value in latents.items():
+        for plate, axis in named[name].plates:
+            place = value.ndim - named[name].event_dim + axis
+            widths = [(0, padded[plate] - value.shape[place] if i == place else 0) for i in range(value.ndim)]
+            value = jnp.pad(value, widths, mode="edge")
+        longer[name] = value
+    return longer
+
+
+def _same(before: Values, after: Values) -> dict[str, jax.Array]:
+    return {name: _close(jnp.sum(before[name]), jnp.sum(after[name])) for name in before}
+
+
+def _close(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.isclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def _proposal_keeps(
+    block: Block, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
+) -> jax.Array:
+    def log_q(target: Target, latents: Values) -> jax.Array:
+        conditional = condition(target, latents, block.sites, Partition(target.sites))
+        return jnp.sum(block.kernel.score(key, conditional, {name: latents[name] for name in block.sites}))
+
+    return _close(log_q(*small), log_q(*large))
+
+
+def _elementwise(
+    elements: Callable[[Values], jax.Array], conditional: Conditional, latents: Values, other: Values
+) -> jax.Array:
+    """Whether changing one element of the block changes only that entry of `elements`."""
+    sizes = conditional.target.plate_sizes
+    old = {name: latents[name] for name in conditional.names}
+    before = elements(old)
+    probed = np.unique(np.linspace(0, before.shape[0] - 1, _NUM_PROBES).astype(int))
+
+    def others_stay(element: jax.Array) -> jax.Array:
+        here = jnp.arange(before.shape[0]) == element
+        mixed = {
+            name: jnp.where(conditional.partition.spread_values(here, name, sizes), other[name], old[name])
+            for name in conditional.names
+        }
+        return jnp.all(_close(elements(mixed), before) | here)
+
+    return jnp.all(jax.vmap(others_stay)(jnp.asarray(probed)))
+
+
+def _independent(conditional: Conditional, latents: Values, other: Values) -> dict[str, jax.Array]:
+    def of_factor(name: str) -> jax.Array:
+        def elements(values: Values) -> jax.Array:
+            return conditional.reduce({name: conditional.log_probs(values)[name]})
+
+        return _elementwise(elements, conditional, latents, other)
+
+    return {name: of_factor(name) for name in conditional.factors}
+
+
+def _splits(block: Block, conditional: Conditional, key: PRNGKey, latents: Values, other: Values) -> Any:
+    if not isinstance(block.kernel, Programmed):
+        return True
+    _, log_q = program.evaluate(block.kernel.bound(conditional), key, conditional.given)
+    _, log_p = program.evaluate(conditional.target.program, key, latents)
+    if any(jnp.shape(log_q[name]) != jnp.shape(log_p[name]) for name in block.sites):
+        return False
+    return _elementwise(lambda values: block.kernel.score(key, conditional, values), conditional, latents, other)
+
+
+def _supports(target: Target, block: Block, draw: Draw, latents: Values, key: PRNGKey) -> tuple[Any, Any]:
+    """Whether draws of the proposal lie in the model's support, and draws of the model in the proposal's."""
+    given = {name: latents[name] for name in draw.given}
+    bound = block.kernel.bound(Conditional(target, given, draw.names, Partition(target.sites), draw.initial))
+
+    def inside(drawer: program.Program, judge: program.Program, key: PRNGKey) -> dict[str, jax.Array]:
+        values, _ = program.evaluate(drawer, key, given)
+        drawn = {name: values[name] for name in draw.names}
+        sites = program.raw_sites(judge, key, {**given, **drawn})
+        return {name: jnp.all(sites[name]["fn"].support(drawn[name])) for name in draw.names}
+
+    keys = jax.random.split(key, _NUM_DRAWS)
+    of_proposal = jax.vmap(lambda k: inside(bound, target.program, k))(keys)
+    of_model = jax.vmap(lambda k: inside(target.program, bound, k))(keys)
+    return jax.tree.map(jnp.all, of_proposal), jax.tree.map(jnp.all, of_model)

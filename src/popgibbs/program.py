@@ -1,0 +1,167 @@
+"""Running and scoring NumPyro programs: the only user of NumPyro's handlers.
+
+A program here is a function without arguments (`lambda: model(**data)`), so models and proposals are treated alike.
+Log-probabilities stay unsummed: one number for each plate element.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from numpyro import handlers
+from numpyro.distributions.transforms import biject_to
+from numpyro.infer.util import compute_log_probs
+from numpyro.ops.provenance import eval_provenance
+
+from popgibbs.typing import LogProbs, PRNGKey, Values
+
+Program = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is fixed about a sample site of a model, whatever the sizes of its plates."""
+
+    name: str
+    observed: bool
+    plates: tuple[tuple[str, int], ...]  # (plate, axis of the log-probabilities counted from the right)
+    event_dim: int
+    discrete: bool
+    support: tuple[int, ...] | None  # the values of a finite discrete site
+    parents: frozenset[str]  # latents that its log-probabilities depend on, itself not counted
+    arguments: frozenset[str]  # data arguments that they depend on
+
+    def axis(self, plate: str) -> int | None:
+        return dict(self.plates).get(plate)
+
+
+def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple[Values, LogProbs]:
+    """Run a program with some sites fixed; the others are drawn. Returns every site's value and log-probabilities.
+
+    A site uses the same random number whether or not others are fixed, so that a draw and the scoring of another value
+    under the same key see the same internal randomness.
+    """
+    log_probs, sites = compute_log_probs(handlers.seed(program, key), (), {}, dict(values), sum_log_prob=False)
+    return {name: jnp.asarray(sites[name]["value"]) for name in log_probs}, log_probs
+
+
+def draw(program: Program, key: PRNGKey) -> Values:
+    """Values of the sites that a program samples and does not observe."""
+    return {name: site["value"] for name, site in raw_sites(program, key).items() if not site["is_observed"]}
+
+
+def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """NumPyro's own record of the sample sites, for checks when a sampler is built."""
+    seeded = handlers.substitute(handlers.seed(program, key), data=dict(values or {}))
+    trace = handlers.trace(seeded).get_trace()
+    for name, site in trace.items():
+        if site["type"] == "param":
+            raise ValueError(f"'{name}' is a numpyro.param; hold learned arrays in an eqx.Module instead")
+        if site["type"] == "plate" and site["args"][0] != jnp.shape(site["value"])[0]:
+            raise ValueError(f"the plate '{name}' subsamples, which is not supported; remove its subsample_size")
+    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def to_unconstrained(program: Program, key: PRNGKey, values: Values, names: tuple[str, ...]) -> dict[str, Any]:
+    """The bijections from the real line to the supports of the named sites."""
+    sites = raw_sites(program, key, values)
+    return {name: biject_to(sites[name]["fn"].support) for name in names}
+
+
+class AbstractSite(NamedTuple):
+    """What tracing alone tells of a site."""
+
+    value: jax.ShapeDtypeStruct
+    batch_shape: tuple[int, ...]
+    observed: bool
+    discrete: bool
+
+
+def abstract_sites(program: Callable[..., Any], *inputs: Any) -> dict[str, AbstractSite]:
+    """The sites of a program by tracing, without computing a number.
+
+    With `inputs`, `program` is a function from them to the program.
+    """
+    found: dict[str, AbstractSite] = {}
+
+    def traced(*inputs: Any) -> None:
+        sites = raw_sites(program(*inputs) if inputs else program, jax.random.key(0), *inputs)
+        for name, site in sites.items():
+            value = jax.ShapeDtypeStruct(jnp.shape(site["value"]), jnp.result_type(site["value"]))
+            fn = site["fn"]
+            found[name] = AbstractSite(value, fn.batch_shape, site["is_observed"], bool(fn.is_discrete))
+
+    jax.eval_shape(traced, *inputs)
+    return found
+
+
+def shapes(program: Program) -> dict[str, tuple[int, ...]]:
+    return {name: site.value.shape for name, site in abstract_sites(program).items()}
+
+
+def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, ...]:
+    """The sites of a model in order, with what their log-probabilities depend on."""
+    key = jax.random.key(0)
+    abstract = abstract_sites(lambda: model(**data))
+    latents = {name: site.value for name, site in abstract.items() if not site.observed}
+    if clash := sorted(set(latents) & set(data)):
+        raise ValueError(f"the model samples sites {clash} that are also names of its data arguments")
+    sites: list[Site] = []
+
+    def log_probs(**inputs: Any) -> LogProbs:
+        arrays = {name: inputs[name] for name in data}
+        values = {name: inputs[name] for name in latents}
+        for name, site in raw_sites(lambda: model(**arrays), key, values).items():
+            plates = tuple((frame.name, frame.dim) for frame in site["cond_indep_stack"])
+            sites.append(
+                Site(
+                    name=name,
+                    observed=site["is_observed"],
+                    plates=plates,
+                    event_dim=site["fn"].event_dim,
+                    discrete=bool(site["fn"].is_discrete),
+                    support=_finite_support(site["fn"]),
+                    parents=frozenset(),
+                    arguments=frozenset(),
+                )
+            )
+        return evaluate(lambda: model(**arrays), key, values)[1]
+
+    provenance = eval_provenance(log_probs, **data, **latents)
+    return tuple(
+        replace(
+            site,
+            parents=frozenset(provenance[site.name] & set(latents)) - {site.name},
+            arguments=frozenset(provenance[site.name] & set(data)),
+        )
+        for site in sites
+    )
+
+
+def _finite_support(distribution: Any) -> tuple[int, ...] | None:
+    if not distribution.has_enumerate_support or distribution.event_dim:
+        return None
+    with jax.ensure_compile_time_eval():
+        support = distribution.enumerate_support(expand=False)
+    # A support that depends on other sites is not known before they are.
+    return None if isinstance(support, Tracer) else tuple(int(value) for value in np.ravel(support))
+
+
+def masked(log_probs: LogProbs, sites: Mapping[str, Site], mask: Mapping[str, Any]) -> LogProbs:
+    """Log-probabilities with zero at padded elements."""
+    out = {}
+    for name, log_prob in log_probs.items():
+        for plate, axis in sites[name].plates:
+            if plate in mask and jnp.ndim(log_prob) >= -axis:
+                log_prob = jnp.where(expand(mask[plate], axis), log_prob, 0.0)
+        out[name] = log_prob
+    return out
+
+
+def expand(vector: jax.Array, axis: int) -> jax.Array:
+    """A vector laid along an axis counted from the right."""
+    return jnp.reshape(vector, vector.shape + (1,) * (-axis - 1))

@@ -1,0 +1,43 @@
+"""A progress bar for training: loss, effective sample size by block, steps a second, time left."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from popgibbs.typing import Tracker
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.1f} steps/s" if task.speed else "compiling")
+
+
+@contextmanager
+def training_progress(
+    num_steps: int, labels: Sequence[str], num_particles: int, start: int = 0, console: Console | None = None
+) -> Iterator[Tracker]:
+    """A tracker that draws a progress bar on standard error while the block runs."""
+    console = console or Console(stderr=True)
+    columns = [
+        TextColumn("training"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        _Speed(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    ]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("training", total=num_steps, completed=start, numbers="")
+
+        def track(step: int, metrics: Mapping[str, Any]) -> None:
+            ess = " ".join(f"{label} {value:.1f}" for label, value in zip(labels, metrics["ess"], strict=True))
+            numbers = f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · ESS/{num_particles} {ess}"
+            if metrics["skipped"]:
+                numbers += f" · {int(metrics['skipped'])} skipped"
+            progress.update(task, completed=step, numbers=numbers)
+
+        yield track

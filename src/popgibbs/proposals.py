@@ -1,0 +1,121 @@
+"""Proposal kernels: how the values of a block are drawn and scored.
+
+Users write NumPyro programs; `Prior` and `Enumerated` are made from the model. All three answer the same two questions:
+draw values with their log-probability, and score other values *under the same key*, hence under the same randomness inside
+the proposal.
+"""
+
+from itertools import product
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float
+
+from popgibbs.program import Program, evaluate, masked
+from popgibbs.target import Conditional, by_name
+from popgibbs.typing import Elements, PRNGKey, Values
+
+
+class Kernel(Protocol):
+    """A proposal as moves see it; log q comes by element of the block."""
+
+    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]: ...
+
+    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements: ...
+
+
+class Programmed(eqx.Module):
+    """A user's NumPyro program as a kernel."""
+
+    program: Any
+
+    def bound(self, conditional: Conditional) -> Program:
+        """The program without arguments. It sees the model as a constant, and none of the block's own values."""
+        call = self.program
+        if conditional.initial:
+            call = getattr(self.program, "initial", self.program)
+        target = conditional.target
+        dynamic, static = eqx.partition(target.model, eqx.is_inexact_array)
+        # The proposal's gradient must not reach the model: θ learns from log p alone.
+        model = eqx.combine(stop_gradient(dynamic), static)
+        return lambda: call(target.data, dict(conditional.given), model)
+
+    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
+        values, log_q = evaluate(self.bound(conditional), key, conditional.given)
+        return {name: values[name] for name in conditional.names}, _by_element(conditional, log_q)
+
+    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
+        _, log_q = evaluate(self.bound(conditional), key, {**conditional.given, **values})
+        return _by_element(conditional, log_q)
+
+
+class Prior(eqx.Module):
+    """The model's own ancestral draw, q(z_b) = Π_{s∈b} p(s | parents): the factors of children enter the weight only."""
+
+    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
+        values = conditional.target.ancestral(key, conditional.given, conditional.names)
+        return values, self.score(key, conditional, values)
+
+    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
+        log_q = conditional.target.log_probs({**conditional.given, **values}, conditional.names)
+        return conditional.reduce(log_q)
+
+
+class Enumerated(eqx.Module):
+    """The exact conditional of finite sites, by enumeration of every joint value of each element's sites.
+
+    At the initial step it is the conditional under the factors whose sites exist.
+    """
+
+    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
+        log_q = self._log_conditional(conditional)
+        choice = inverse_cdf(key, log_q)
+        return self._decode(conditional, choice), jnp.take_along_axis(log_q, choice[:, None], axis=-1)[:, 0]
+
+    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
+        log_q = self._log_conditional(conditional)
+        matches = [jnp.ravel(values[name])[:, None] == column for name, column in self._columns(conditional).items()]
+        chosen = jnp.all(jnp.stack(matches), axis=0)
+        return jnp.sum(jnp.where(chosen, log_q, 0.0), axis=-1)
+
+    def _columns(self, conditional: Conditional) -> dict[str, Array]:
+        """For each site, its value in every joint value of the block."""
+        sites = by_name(conditional.target.sites)
+        supports = [sites[name].support or () for name in conditional.names]
+        return {
+            name: jnp.array(column)
+            for name, column in zip(conditional.names, zip(*product(*supports), strict=True), strict=True)
+        }
+
+    def _log_conditional(self, conditional: Conditional) -> Float[Array, "element joint"]:
+        shape = conditional.partition.shape(conditional.target.plate_sizes)
+
+        def log_density(values: Values) -> Elements:
+            filled = {name: jnp.broadcast_to(value, shape) for name, value in values.items()}
+            return conditional.reduce(conditional.log_probs(filled))
+
+        return jax.nn.log_softmax(jax.vmap(log_density, out_axes=1)(self._columns(conditional)), axis=-1)
+
+    def _decode(self, conditional: Conditional, choice: Array) -> Values:
+        shape = conditional.partition.shape(conditional.target.plate_sizes)
+        return {name: column[choice].reshape(shape) for name, column in self._columns(conditional).items()}
+
+
+def inverse_cdf(key: PRNGKey, log_probs: Float[Array, "*batch value"]) -> Array:
+    """A draw from each row by one uniform number, rather than one Gumbel number a value."""
+    cumulative = jnp.cumsum(jnp.exp(log_probs), axis=-1)
+    uniform = jax.random.uniform(key, (*log_probs.shape[:-1], 1)) * cumulative[..., -1:]
+    return jnp.sum(uniform >= cumulative[..., :-1], axis=-1)
+
+
+def as_kernel(proposal: Any) -> Any:
+    """A user's program wrapped; `Prior()` and `Enumerated()` as they are."""
+    return proposal if hasattr(proposal, "draw") and hasattr(proposal, "score") else Programmed(proposal)
+
+
+def _by_element(conditional: Conditional, log_q: Values) -> Elements:
+    wanted = {name: log_q[name] for name in conditional.names}
+    return conditional.reduce(masked(wanted, by_name(conditional.target.sites), conditional.target.data.mask))

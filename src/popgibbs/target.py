@@ -1,0 +1,125 @@
+"""The joint density of one instance as factors: which sites touch which, and their log-probabilities."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from popgibbs.elements import Partition
+from popgibbs.instances import Data
+from popgibbs.program import Program, Site, evaluate, expand, masked
+from popgibbs.typing import Elements, LogProbs, Mask, PRNGKey, Values
+
+
+class Target(eqx.Module):
+    """log p(x, z) = Σ_s log p(s | parents), each factor unsummed over its plates, zero at padded elements."""
+
+    model: Any
+    data: Data
+    sites: tuple[Site, ...] = eqx.field(static=True)
+
+    @property
+    def program(self) -> Program:
+        return lambda: self.model(**self.data.values)
+
+    def log_probs(self, latents: Values, factors: Iterable[str] | None = None) -> LogProbs:
+        """The named factors (by default all). The others are traced but, their numbers unused, never computed."""
+        _, log_probs = evaluate(self.program, jax.random.key(0), latents)
+        wanted = [site.name for site in self.sites] if factors is None else factors
+        return masked({name: log_probs[name] for name in wanted}, by_name(self.sites), self.data.mask)
+
+    @property
+    def plate_sizes(self) -> dict[str, int]:
+        """The size of each plate of the model for this instance."""
+        _, shapes = jax.eval_shape(lambda: evaluate(self.program, jax.random.key(0), {}))
+        return {plate: shapes[site.name].shape[axis] for site in self.sites for plate, axis in site.plates}
+
+    def ancestral(self, key: PRNGKey, given: Values, names: tuple[str, ...]) -> Values:
+        """Draws of the named sites from the model, in its order, given others."""
+        values, _ = evaluate(self.program, key, given)
+        return {name: values[name] for name in names}
+
+    def log_joint(self, latents: Values) -> jax.Array:
+        """log p(x, z)."""
+        return total(self.log_probs(latents))
+
+
+def total(log_probs: LogProbs) -> jax.Array:
+    """Σ over sites and plate elements."""
+    return sum((jnp.sum(log_prob) for log_prob in log_probs.values()), start=jnp.zeros(()))
+
+
+def by_name(sites: tuple[Site, ...]) -> dict[str, Site]:
+    return {site.name: site for site in sites}
+
+
+def latent_names(sites: tuple[Site, ...]) -> tuple[str, ...]:
+    return tuple(site.name for site in sites if not site.observed)
+
+
+def touched(sites: tuple[Site, ...], names: Iterable[str]) -> tuple[str, ...]:
+    """The factors that contain one of the named sites: their own and their children's."""
+    names = set(names)
+    return tuple(site.name for site in sites if site.name in names or site.parents & names)
+
+
+class Conditional(eqx.Module):
+    """p(z_b | x, z_-b) of a block up to its constant: what a proposal draws for and a move aims at.
+
+    At the initial step only some latents are given, and only the factors whose sites exist take part.
+    """
+
+    target: Target
+    given: Values
+    names: tuple[str, ...] = eqx.field(static=True)
+    partition: Partition = eqx.field(static=True)
+    initial: bool = eqx.field(static=True, default=False)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The factors that contain the block's sites and, at the initial step, no site that is still to be drawn."""
+        exist = set(self.names) | set(self.given)
+        sites = by_name(self.target.sites)
+        return tuple(
+            name
+            for name in touched(self.target.sites, self.names)
+            if sites[name].parents <= exist and (sites[name].observed or name in exist)
+        )
+
+    def log_probs(self, values: Values) -> LogProbs:
+        """The factors of the block at other values of its sites."""
+        return self.target.log_probs({**self.given, **values}, self.factors)
+
+    def reduce(self, log_probs: LogProbs) -> Elements:
+        """Log-probabilities summed into the block's elements."""
+        return self.partition.reduce(log_probs, self.target.plate_sizes, self.given)
+
+    def accept(self, accepted: Mask, new: Values, old: Values, *, log_probs: bool) -> Values:
+        """New values, or log-probabilities, where their element is accepted."""
+        sizes = self.target.plate_sizes
+
+        def choose(name: str) -> jax.Array:
+            if log_probs:
+                where = self.partition.spread(accepted, name, sizes, self.given)
+            else:
+                where = self.partition.spread_values(accepted, name, sizes)
+            return jnp.where(where, new[name], old[name])
+
+        return {name: choose(name) for name in new}
+
+    @property
+    def real(self) -> Mask:
+        """Which elements of the block are real rather than padded."""
+        plates = self.partition.plates
+        real = jnp.ones(self.partition.shape(self.target.plate_sizes), bool)
+        for axis, plate in enumerate(plates):
+            if plate in self.target.data.mask:
+                real &= expand(self.target.data.mask[plate], axis - len(plates))
+        return real.reshape(-1)
+
+
+def condition(target: Target, latents: Values, names: tuple[str, ...], partition: Partition) -> Conditional:
+    """p(z_b | x, z_-b) at the latents of one particle."""
+    return Conditional(target, {n: v for n, v in latents.items() if n not in names}, names, partition)

@@ -1,0 +1,204 @@
+"""Training: a state, a compiled step, and a loop that reports, saves and can be stopped and resumed.
+
+A step's randomness depends on the key and the step's number only, so a resumed run continues bit for bit.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.random import fold_in
+from jaxtyping import Array
+
+from popgibbs.checkpoint import Checkpoints
+from popgibbs.distributed import BY_INSTANCE, SHARED, average, mesh_for, over_instances
+from popgibbs.instances import Data, Source
+from popgibbs.objective import accumulate
+from popgibbs.sampler import Sampler
+from popgibbs.typing import PRNGKey, Tracker
+
+MAX_SKIPPED_IN_A_ROW = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a training step spends."""
+
+    num_particles: int = 10
+    num_sweeps: int = 4  # after the initial proposal; the paper's K is one more
+    batch_size: int = 20
+
+    def __post_init__(self) -> None:
+        for name, least in [("num_particles", 1), ("num_sweeps", 0), ("batch_size", 1)]:
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+
+
+class State(NamedTuple):
+    """All that a run needs to go on."""
+
+    arrays: Any  # the sampler's inexact arrays
+    optimiser: Any
+    key: PRNGKey
+    step: Array
+    skipped: Array  # steps whose gradient was not finite
+    skipped_in_a_row: Array
+
+
+class Metrics(NamedTuple):
+    """Means over the batch of one step; by block where it says so."""
+
+    loss: Array  # by block: −Σ w̄ log q, summed over sweeps
+    ess: Array  # by block, of the last sweep
+    acceptance: Array  # by block, of the last sweep
+    log_joint: Array  # after the last sweep
+    log_evidence: Array
+    finite: Array  # by block, then the model: whether the gradient was finite
+
+
+@dataclass(frozen=True)
+class History:
+    """Numbers of the steps that were reported."""
+
+    steps: list[int] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """One number over the reported steps."""
+        return np.array([entry[name] for entry in self.metrics])
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by a signal, after saving."""
+
+
+def start(sampler: Sampler, key: PRNGKey, optimiser: optax.GradientTransformation) -> State:
+    arrays = eqx.filter(sampler, eqx.is_inexact_array)
+    zero = jnp.zeros((), jnp.int32)
+    return State(arrays, optimiser.init(arrays), key, zero, zero, zero)
+
+
+def compile_step(
+    sampler: Sampler, optimiser: optax.GradientTransformation, budget: Budget
+) -> Callable[[State, Data], tuple[State, Metrics]]:
+    """A training step on a batch: gradients by the sampler, averaged over instances, and the optimiser's update."""
+    static = eqx.filter(sampler, eqx.is_inexact_array, inverse=True)
+    mesh = mesh_for(budget.batch_size)
+
+    def local(arrays: Any, keys: Array, batch: Data) -> Any:
+        gradient, info = accumulate(
+            eqx.combine(arrays, static), keys, batch, num_sweeps=budget.num_sweeps, num_particles=budget.num_particles
+        )
+        last = (info.ess[-1], info.acceptance[-1], info.log_joint[-1], info.log_evidence[-1])
+        return average((gradient, tuple(jnp.mean(number, axis=(0, 1)) for number in last)))
+
+    spread = over_instances(local, mesh, (SHARED, BY_INSTANCE, BY_INSTANCE), SHARED)
+
+    def step(state: State, batch: Data) -> tuple[State, Metrics]:
+        keys = instance_keys(fold_in(state.key, 2 * state.step), jnp.arange(budget.batch_size))
+        gradient, (ess, acceptance, log_joint, log_evidence) = spread(state.arrays, keys, batch)
+        finite = jnp.stack([_all_finite(tree) for tree in (*gradient.arrays.blocks, gradient.arrays.model)])
+        good = jnp.all(finite)
+        updates, optimiser_state = optimiser.update(gradient.arrays, state.optimiser, state.arrays)
+        proposed = (optax.apply_updates(state.arrays, updates), optimiser_state)
+        # A gradient that is not finite changes nothing: neither the parameters nor the optimiser's memory.
+        arrays, optimiser_state = jax.tree.map(
+            lambda new, old: jnp.where(good, new, old), proposed, (state.arrays, state.optimiser)
+        )
+        new = State(
+            arrays,
+            optimiser_state,
+            state.key,
+            state.step + 1,
+            state.skipped + jnp.where(good, 0, 1),
+            jnp.where(good, 0, state.skipped_in_a_row + 1),
+        )
+        return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite)
+
+    return jax.jit(step)
+
+
+def instance_keys(key: PRNGKey, indices: Array) -> Array:
+    """An instance's key by its index, whatever the batch."""
+    return jax.vmap(lambda index: fold_in(key, index))(indices)
+
+
+def _all_finite(tree: Any) -> Array:
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.ones((), bool)
+
+
+def run_training(
+    sampler: Sampler,
+    key: PRNGKey,
+    source: Source,
+    *,
+    num_steps: int,
+    budget: Budget,
+    optimiser: optax.GradientTransformation,
+    checkpoints: Checkpoints | None = None,
+    checkpoint_every: int = 1000,
+    resume: bool = False,
+    report_every: int = 50,
+    trackers: Sequence[Tracker] = (),
+) -> tuple[Sampler, History, State]:
+    """Train until `num_steps`, from the beginning or from the newest checkpoint."""
+    state = start(sampler, key, optimiser)
+    if resume and checkpoints is not None and checkpoints.latest is not None:
+        state = checkpoints.restore(state)
+    step_on = compile_step(sampler, optimiser, budget)
+    history = History()
+    with _watch_signals() as stopped:
+        for step in range(int(state.step), num_steps):
+            batch = source.batch(fold_in(key, 2 * step + 1), step, budget.batch_size)
+            state, metrics = step_on(state, batch)
+            done = step + 1
+            if done % report_every == 0 or done == num_steps:
+                _report(history, done, metrics, state, sampler, trackers)
+            if checkpoints is not None and (done % checkpoint_every == 0 or done == num_steps or stopped.is_set()):
+                checkpoints.save(done, state)
+            if stopped.is_set() and done < num_steps:
+                raise Interrupted(f"stopped after step {done}")
+    return eqx.combine(state.arrays, eqx.filter(sampler, eqx.is_inexact_array, inverse=True)), history, state
+
+
+def _report(
+    history: History, step: int, metrics: Metrics, state: State, sampler: Sampler, trackers: Sequence[Tracker]
+) -> None:
+    numbers = {name: np.asarray(value) for name, value in metrics._asdict().items()}
+    numbers["skipped"] = np.asarray(state.skipped)
+    if int(state.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
+        owners = [f"block '{block.label}'" for block in sampler.blocks] + ["the model"]
+        culprits = [owner for owner, finite in zip(owners, numbers["finite"], strict=True) if not finite]
+        raise FloatingPointError(
+            f"the gradient of {' and '.join(culprits) or 'some block'} was not finite in the last "
+            f"{int(state.skipped_in_a_row)} steps (step {step}); lower the learning rate, clip gradients, or check that its "
+            "log-probabilities are finite"
+        )
+    history.steps.append(step)
+    history.metrics.append(numbers)
+    for tracker in trackers:
+        tracker(step, numbers)
+
+
+@contextmanager
+def _watch_signals() -> Iterator[threading.Event]:
+    """An event that is set by SIGINT or SIGTERM while the block runs, so that a step is never cut in half."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    previous = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,45 @@
+"""Names for the arrays and the callables that travel between the layers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from jaxtyping import Array, Bool, Float, Int, Key
+
+Values: TypeAlias = dict[str, Array]
+"""Values of sites, by site name."""
+
+LogProbs: TypeAlias = dict[str, Array]
+"""Unsummed log-probabilities of sites, by site name: one number for each plate element."""
+
+Weights: TypeAlias = Float[Array, " particle"]
+Ancestors: TypeAlias = Int[Array, " particle"]
+PRNGKey: TypeAlias = Key[Array, ""]
+Elements: TypeAlias = Float[Array, " element"]
+Mask: TypeAlias = Bool[Array, " element"]
+
+Model: TypeAlias = Callable[..., Any]
+"""A NumPyro program of one instance and one particle, called with the instance's arrays by keyword."""
+
+Instance: TypeAlias = Mapping[str, Any]
+"""The arrays of one instance by the model's argument names."""
+
+Simulator: TypeAlias = Callable[[PRNGKey], Instance]
+
+Resampler: TypeAlias = Callable[[PRNGKey, Weights], Ancestors]
+"""From log-weights to the index of each new particle's ancestor, with expected counts L·w̄."""
+
+
+class Proposal(Protocol):
+    """A NumPyro program that samples exactly the sites of its block.
+
+    It sees the instance, the latents of the *other* blocks, and the model with its gradient stopped. It may have a
+    method `initial` with the same arguments, for the first draw, when only the latents of earlier blocks exist.
+    """
+
+    def __call__(self, data: Any, latents: Values, model: Model) -> Any: ...
+
+
+class Tracker(Protocol):
+    """Receives the numbers of a training step, by name."""
+
+    def __call__(self, step: int, metrics: Mapping[str, Any]) -> None: ...

@@ -1,0 +1,41 @@
+"""Arithmetic of log-weights in which a zero weight stays zero and a NaN never spreads."""
+
+import jax.numpy as jnp
+from jax.nn import logsumexp
+from jaxtyping import Array, Bool, Float
+
+
+def proper(log_weights: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The log-weights with NaN and +inf, which no density can produce, read as weight zero."""
+    return jnp.where(log_weights < jnp.inf, log_weights, -jnp.inf)
+
+
+def log_ratio(new: Float[Array, "..."], old: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(new / old), where an old density of zero is absorbing: it is never subtracted."""
+    return jnp.where(old > -jnp.inf, new - jnp.where(old > -jnp.inf, old, 0.0), -jnp.inf)
+
+
+def normalise(log_weights: Float[Array, "particle *rest"]) -> Float[Array, "particle *rest"]:
+    """w̄ = w / Σw over particles; all zero where no particle has weight."""
+    log_weights = proper(log_weights)
+    peak = jnp.max(log_weights, axis=0, keepdims=True)
+    weights = jnp.exp(log_weights - jnp.where(peak > -jnp.inf, peak, 0.0))
+    total = jnp.sum(weights, axis=0, keepdims=True)
+    return weights / jnp.where(total > 0, total, 1.0)
+
+
+def log_mean_exp(log_weights: Float[Array, " particle"]) -> Float[Array, ""]:
+    """log (1/L) Σw."""
+    return logsumexp(proper(log_weights)) - jnp.log(log_weights.shape[0])
+
+
+def ess(log_weights: Float[Array, " particle"]) -> Float[Array, ""]:
+    """Effective sample size, (Σw)² / Σw²; zero where no particle has weight."""
+    weights = normalise(log_weights)
+    squares = jnp.sum(weights**2)
+    return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
+
+
+def degenerate(log_weights: Float[Array, " particle"]) -> Bool[Array, ""]:
+    """Whether no particle has weight, or a weight is not a number."""
+    return jnp.all(proper(log_weights) == -jnp.inf) | jnp.any(jnp.isnan(log_weights))
