@@ -7,13 +7,9 @@ Axes, from the left: particle, instance, then points or clusters. coix takes the
 log-densities as the batch, so the globals are events of shape (cluster, axis) and their log-density is
 (particle, instance). The data carry a particle axis of size one: coix's `resample` gathers every array whose
 first size is the number of particles, and must not mistake the instances for particles.
-
-    python benchmarks/peer_coix_gmm.py
 """
 
-import time
 from functools import partial, reduce
-from statistics import median
 
 import coix
 import jax
@@ -109,6 +105,11 @@ def make_step(*, batch_size=20, num_points=60, num_particles=10, num_sweeps=4, l
     return _make_step(coix.algo.apgs, batch_size, num_points, num_particles, num_sweeps, learning_rate)
 
 
+def make_unrolled_step(*, batch_size=20, num_points=60, num_particles=10, num_sweeps=4, learning_rate=2.5e-4):
+    """The same by `_unrolled_apgs`."""
+    return _make_step(_unrolled_apgs, batch_size, num_points, num_particles, num_sweeps, learning_rate)
+
+
 def _make_step(apgs, batch_size, num_points, num_particles, num_sweeps, learning_rate):
     if num_particles < 2:
         raise ValueError("coix resamples arrays by their first size, which needs num_particles > 1")
@@ -150,36 +151,3 @@ def _unrolled_apgs(target, kernels, *, num_sweeps):
         moved = coix.compose(kernel, coix.resample(q))
         q = coix.propose(coix.extend(target, kernel), moved, loss_fn=coix.loss.apg_loss)
     return q
-
-
-def simulate(key, batch_size, num_points):
-    """Instances drawn from the model."""
-    key_tau, key_mu, key_c, key_x = jax.random.split(key, 4)
-    tau = jax.random.gamma(key_tau, ALPHA0, (batch_size, NUM_CLUSTERS, DIM)) / BETA0
-    mu = jax.random.normal(key_mu, tau.shape) / jnp.sqrt(NU0 * tau)
-    c = jax.random.randint(key_c, (batch_size, num_points, 1), 0, NUM_CLUSTERS)
-    mu_c, tau_c = (jnp.take_along_axis(a, c, axis=1) for a in (mu, tau))
-    return mu_c + jax.random.normal(key_x, mu_c.shape) / jnp.sqrt(tau_c)
-
-
-def main(num_steps=100):
-    batch_size, num_points, num_particles, num_sweeps, learning_rate = 20, 60, 10, 4, 2.5e-4  # make_step's
-    key_data, *keys = jax.random.split(jax.random.key(1), num_steps + 1)
-    x = simulate(key_data, batch_size, num_points)
-    for name, apgs in {"coix.algo.apgs": coix.algo.apgs, "sweeps unrolled": _unrolled_apgs}.items():
-        state, step = _make_step(apgs, batch_size, num_points, num_particles, num_sweeps, learning_rate)
-        start = time.perf_counter()
-        step = step.lower(state, keys[0], x).compile()
-        compile_seconds = time.perf_counter() - start
-
-        durations = []
-        for key in keys:
-            start = time.perf_counter()
-            state, metrics = jax.block_until_ready(step(state, key, x))
-            durations.append(time.perf_counter() - start)
-        print(f"{name}: compile {compile_seconds:.2f} s, median step {1e3 * median(durations):.2f} ms")
-        print({key: round(float(value), 3) for key, value in metrics.items()})
-
-
-if __name__ == "__main__":
-    main()

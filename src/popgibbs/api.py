@@ -135,8 +135,9 @@ class APG:
 
     def _source(self, key: PRNGKey, instances: Any) -> tuple[Any, Values]:
         if callable(instances):
-            example = jax.device_get(dict(instances(key)))
-            return Simulated(instances, self.axes), as_instances([example], self.axes)[0]
+            simulator: Any = instances
+            example = jax.device_get(dict(simulator(key)))
+            return Simulated(simulator, self.axes), as_instances([example], self.axes)[0]
         listed = as_instances(instances, self.axes)
         return Finite(listed, self.axes, seed=int(jax.random.randint(key, (), 0, 2**31 - 1))), listed[0]
 
@@ -162,9 +163,7 @@ class APG:
         runner = Runner(
             sampler=sampler, num_particles=num_particles, num_populations=num_populations, batch_size=batch_size
         )
-        parts = [
-            Part(bucket, *runner.begin(key, bucket, num_sweeps)) for bucket in into_buckets(listed, self.axes)
-        ]
+        parts = [Part(bucket, *runner.begin(key, bucket, num_sweeps)) for bucket in into_buckets(listed, self.axes)]
         return Posterior(runner, parts)
 
     def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:
@@ -176,8 +175,7 @@ class APG:
     def load(self, directory: str | Path) -> "APG":
         """This sampler with the arrays of the newest checkpoint in a directory, of a run or of `save`."""
         arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
-        named = {name: array for name, array in read_arrays(directory).items()}
-        restored = from_names(named, {"arrays": arrays}, str(directory))["arrays"]
+        restored = from_names(read_arrays(directory), {"arrays": arrays}, str(directory))["arrays"]
         return self._like(eqx.combine(restored, static))
 
 
@@ -187,5 +185,3 @@ class Fit:
 
     sampler: APG
     history: History
-
-

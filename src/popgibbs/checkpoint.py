@@ -32,12 +32,13 @@ def from_names(arrays: Mapping[str, Any], target: Any, where: str) -> Any:
     """A tree like the target with the named arrays; names and shapes must agree."""
     expected = to_names(target)
     if missing := sorted(set(expected) - set(arrays)):
-        raise CheckpointError(f"{where} lacks '{missing[0]}' ({len(missing)} arrays are missing): it is of another sampler")
+        raise CheckpointError(
+            f"{where} lacks '{missing[0]}' ({len(missing)} arrays are missing): it is of another sampler"
+        )
     for name, leaf in expected.items():
         if np.shape(arrays[name]) != np.shape(leaf):
             raise CheckpointError(
-                f"{where}: '{name}' has shape {np.shape(arrays[name])} where {np.shape(leaf)} is needed: it is of another "
-                "sampler"
+                f"{where} is of another sampler: '{name}' has shape {np.shape(arrays[name])}, not {np.shape(leaf)}"
             )
     leaves, structure = jax.tree_util.tree_flatten(target)
     return jax.tree_util.tree_unflatten(

@@ -150,9 +150,9 @@ def _candidate(block: Block, target: Target) -> Partition:
         return Partition(target.sites)
     if block.kernel is None:
         raise ValueError(f"block '{block.label}' has no proposal; pass proposal=..., Prior() or Enumerated()")
-    if isinstance(block.kernel, Enumerated):
-        if endless := [name for name in block.sites if sites[name].support is None]:
-            raise ValueError(f"block '{block.label}': Enumerated needs finite discrete sites; {endless} are not")
+    endless = [name for name in block.sites if sites[name].support is None]
+    if isinstance(block.kernel, Enumerated) and endless:
+        raise ValueError(f"block '{block.label}': Enumerated needs finite discrete sites; {endless} are not")
     if block.by:
         return _by_component(block, target)
     factors = [sites[name] for name in touched(target.sites, block.sites)]
@@ -240,8 +240,8 @@ def _check_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
             for name in names:
                 if undrawn := sorted(sites[name].parents - set(drawn) - set(names)):
                     raise ValueError(
-                        f"block '{block.label}': Prior cannot draw '{name}' first, because its parents {undrawn} are drawn "
-                        "by later blocks; put those blocks before it"
+                        f"block '{block.label}': Prior cannot draw '{name}' first, because its parents {undrawn} are "
+                        "drawn by later blocks; put those blocks before it"
                     )
         draws.append(Draw(index, names, drawn, initial=True))
         drawn += names
@@ -265,9 +265,7 @@ def _check_program(block: Block, draw: Draw, target: Target) -> None:
     modelled = program.abstract_sites(target.program)
 
     def propose(given: Values) -> program.Program:
-        return block.kernel.bound(
-            Conditional(target, given, draw.names, Partition(target.sites), draw.initial)
-        )
+        return block.kernel.bound(Conditional(target, given, draw.names, Partition(target.sites), draw.initial))
 
     try:
         proposed = program.abstract_sites(propose, {name: modelled[name].value for name in draw.given})
@@ -303,8 +301,8 @@ def _raise_findings(findings: Findings, blocks: tuple[Block, ...]) -> None:
     for name, same in findings.padding_of_sites.items():
         if not same:
             raise ValueError(
-                f"the site '{name}' changes when an instance is padded; inside a declared plate a site may depend on data "
-                "of its own element only"
+                f"the site '{name}' changes when an instance is padded; inside a declared plate a site may depend on "
+                "data of its own element only"
             )
     for draw, inside in findings.inside_model.items():
         for name in draw.names:

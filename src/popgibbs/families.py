@@ -4,16 +4,18 @@ A family holds its canonical parameters; `natural()` and `from_natural()` conver
 addition, λ + ΣT. `distribution()` gives NumPyro's distribution.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 from numpyro.distributions.kl import kl_divergence
 
-Natural = tuple[Array, ...]
+Parameter = Any  # an array or a number
+Natural = tuple[Any, ...]
 
 
 class Categories(dist.CategoricalLogits):
@@ -30,17 +32,17 @@ class Categories(dist.CategoricalLogits):
         uniform = jax.random.uniform(key, shape) * cumulative[..., -1:]
         return jnp.sum(uniform >= cumulative[..., :-1], axis=-1)
 
-    def log_prob(self, value: Int[Array, "..."]) -> Float[Array, "..."]:
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         log_probs = jax.nn.log_softmax(self.logits, axis=-1)
-        chosen = value[..., None] == jnp.arange(jnp.shape(self.logits)[-1])
+        chosen = jnp.asarray(value)[..., None] == jnp.arange(jnp.shape(self.logits)[-1])
         return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=-1)
 
 
 class Normal(eqx.Module):
     """T(z) = (z, z²), λ = (loc/scale², −1/(2 scale²))."""
 
-    loc: Array
-    scale: Array
+    loc: Parameter
+    scale: Parameter
 
     def natural(self) -> Natural:
         precision = self.scale**-2
@@ -61,8 +63,8 @@ class Normal(eqx.Module):
 class Gamma(eqx.Module):
     """T(z) = (log z, z), λ = (concentration − 1, −rate)."""
 
-    concentration: Array
-    rate: Array
+    concentration: Parameter
+    rate: Parameter
 
     def natural(self) -> Natural:
         return self.concentration - 1, -self.rate
@@ -84,10 +86,10 @@ class NormalGamma(eqx.Module):
     T(μ, τ) = (log τ, τ, τμ, τμ²) with λ as in the paper's appendix F.1.
     """
 
-    loc: Array
-    count: Array
-    concentration: Array
-    rate: Array
+    loc: Parameter
+    count: Parameter
+    concentration: Parameter
+    rate: Parameter
 
     def natural(self) -> Natural:
         return (
@@ -116,17 +118,15 @@ class NormalGamma(eqx.Module):
         of_precision = kl_divergence(self.precision(), other.precision())
         ratio = other.count / self.count
         expected_precision = self.concentration / self.rate
-        of_mean = 0.5 * (
-            ratio - 1 - jnp.log(ratio) + other.count * expected_precision * (self.loc - other.loc) ** 2
-        )
+        of_mean = 0.5 * (ratio - 1 - jnp.log(ratio) + other.count * expected_precision * (self.loc - other.loc) ** 2)
         return of_precision + of_mean
 
 
 class Beta(eqx.Module):
     """T(z) = (log z, log(1 − z)), λ = (a − 1, b − 1)."""
 
-    a: Array
-    b: Array
+    a: Parameter
+    b: Parameter
 
     def natural(self) -> Natural:
         return self.a - 1, self.b - 1
@@ -145,7 +145,7 @@ class Beta(eqx.Module):
 class Dirichlet(eqx.Module):
     """T(z) = log z, λ = concentration − 1."""
 
-    concentration: Array
+    concentration: Parameter
 
     def natural(self) -> Natural:
         return (self.concentration - 1,)
@@ -164,7 +164,7 @@ class Dirichlet(eqx.Module):
 class Categorical(eqx.Module):
     """T(z) = one-hot z, λ = logits; logits that differ by a constant are the same member."""
 
-    logits: Array
+    logits: Parameter
 
     def natural(self) -> Natural:
         return (self.logits,)
@@ -184,7 +184,7 @@ class Categorical(eqx.Module):
 class Bernoulli(eqx.Module):
     """T(z) = z, λ = logit."""
 
-    logits: Array
+    logits: Parameter
 
     def natural(self) -> Natural:
         return (self.logits,)

@@ -68,7 +68,8 @@ def mask_from_sizes(sizes: Mapping[str, Any], padded: Mapping[str, int]) -> dict
 def complete(values: Values, axes: Axes) -> Data:
     """An instance in which every element is real."""
     sizes = _sizes(values, axes, "the instance")
-    return Data(dict(values), {plate: jnp.ones(size, bool) for plate, size in sizes.items()})
+    arrays = {name: jnp.asarray(value) for name, value in values.items()}
+    return Data(arrays, {plate: jnp.ones(size, bool) for plate, size in sizes.items()})
 
 
 def as_instances(data: Any, axes: Axes) -> list[Values]:

@@ -7,7 +7,6 @@ invariant, so their incremental weight is one.
 
 from typing import Any, NamedTuple
 
-import blackjax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -81,7 +80,7 @@ class Metropolis(Move):
 class HMC(Move):
     """One transition of BlackJAX's Hamiltonian Monte Carlo on the block's unconstrained continuous sites.
 
-    The step size is fixed before sampling. The block's sites must have been drawn by its own proposal or an earlier block.
+    The step size is fixed before sampling. The block's own proposal, or an earlier block, draws the first state.
     """
 
     step_size: float = eqx.field(static=True, kw_only=True)
@@ -90,6 +89,8 @@ class HMC(Move):
     def __call__(
         self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
     ) -> tuple[Particle, Elements, MoveInfo]:
+        import blackjax  # here, because importing it starts JAX, after which the number of devices is fixed
+
         del key_draw, kernel
         names = conditional.names
         bijections = to_unconstrained(conditional.target.program, jax.random.key(0), particle.latents, names)
@@ -97,14 +98,12 @@ class HMC(Move):
         def log_density(position: Values) -> jax.Array:
             values = {name: bijections[name](position[name]) for name in names}
             log_p = conditional.reduce(conditional.log_probs(values)).sum()
-            volume = [
-                jnp.sum(bijections[name].log_abs_det_jacobian(position[name], values[name])) for name in names
-            ]
+            volume = [jnp.sum(bijections[name].log_abs_det_jacobian(position[name], values[name])) for name in names]
             return log_p + sum(volume)
 
         position = {name: bijections[name].inv(particle.latents[name]) for name in names}
         size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(position))
-        hmc = blackjax.hmc(log_density, self.step_size, jnp.ones(size), self.num_steps)
+        hmc: Any = blackjax.hmc(log_density, self.step_size, jnp.ones(size), self.num_steps)
         state, step = hmc.step(key_accept, hmc.init(position))
         values = {
             name: jnp.where(step.is_accepted, bijections[name](state.position[name]), particle.latents[name])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jax.random import fold_in
@@ -60,7 +61,7 @@ class Posterior:
         for site in self._runner.sampler.sites:
             if site.observed:
                 continue
-            array = part.population.particles.latents[site.name][row]
+            array = np.asarray(part.population.particles.latents[site.name][row])
             for plate, axis in site.plates:
                 if plate in mask:
                     array = unpad(array, array.ndim - site.event_dim + axis, mask[plate])
@@ -101,7 +102,7 @@ class Posterior:
     def weights(self) -> np.ndarray:
         """Normalised weights, (instance, population, particle)."""
         log_weights = self._population("log_weights")
-        return np.moveaxis(np.asarray(normalise(np.moveaxis(log_weights, -1, 0))), 0, -1)
+        return np.moveaxis(np.asarray(normalise(jnp.moveaxis(log_weights, -1, 0))), 0, -1)
 
     @property
     def log_joints(self) -> np.ndarray:
@@ -154,7 +155,7 @@ class Posterior:
     @property
     def degenerate(self) -> np.ndarray:
         """Whether weights ever failed (all zero, or not a number), (instance,). Do not trust these instances."""
-        return self._population("degenerate").any(axis=1)
+        return np.any(self._population("degenerate"), axis=1)
 
     @property
     def weak_blocks(self) -> list[str]:
@@ -199,8 +200,9 @@ class Posterior:
             flat_weights = weights[i].reshape(-1) / weights[i].sum()
             for name, samples in self[i].items():
                 flat = samples.reshape(flat_weights.shape[0], -1)
+                table = _rows(flat, flat_weights)
                 labels = [f"{name}{list(k) if k else ''}" for k in np.ndindex(samples.shape[2:])]
-                rows += [{"instance": i, "site": label, **row} for label, row in zip(labels, _rows(flat, flat_weights))]
+                rows += [{"instance": i, "site": label, **row} for label, row in zip(labels, table, strict=True)]
         return pd.DataFrame(rows).set_index(["instance", "site"])
 
     def to_arviz(self, key: PRNGKey | None = None) -> Any:

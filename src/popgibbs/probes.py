@@ -107,9 +107,7 @@ def _close(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.isclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-def _proposal_keeps(
-    block: Block, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
-) -> jax.Array:
+def _proposal_keeps(block: Block, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]) -> jax.Array:
     def log_q(target: Target, latents: Values) -> jax.Array:
         conditional = condition(target, latents, block.sites, Partition(target.sites))
         return jnp.sum(block.kernel.score(key, conditional, {name: latents[name] for name in block.sites}))

@@ -35,7 +35,9 @@ def training_progress(
 
         def track(step: int, metrics: Mapping[str, Any]) -> None:
             ess = " ".join(f"{label} {value:.1f}" for label, value in zip(labels, metrics["ess"], strict=True))
-            numbers = f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · ESS/{num_particles} {ess}"
+            numbers = (
+                f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · ESS/{num_particles} {ess}"
+            )
             if metrics["skipped"]:
                 numbers += f" · {int(metrics['skipped'])} skipped"
             progress.update(task, completed=step, numbers=numbers)

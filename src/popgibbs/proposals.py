@@ -1,8 +1,7 @@
 """Proposal kernels: how the values of a block are drawn and scored.
 
-Users write NumPyro programs; `Prior` and `Enumerated` are made from the model. All three answer the same two questions:
-draw values with their log-probability, and score other values *under the same key*, hence under the same randomness inside
-the proposal.
+Users write NumPyro programs; `Prior` and `Enumerated` are made from the model. All three do two things: draw values with
+their log-probability, and score other values *under the same key*, hence under the same randomness inside the proposal.
 """
 
 from itertools import product

@@ -18,7 +18,7 @@ from popgibbs.elements import Partition
 from popgibbs.instances import Data
 from popgibbs.population import Particle, Population
 from popgibbs.program import Site
-from popgibbs.proposals import Kernel
+from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.target import Conditional, Target, condition
 from popgibbs.typing import PRNGKey, Resampler, Values
 from popgibbs.weights import ess
@@ -90,8 +90,10 @@ def _initial(key: PRNGKey, sampler: Sampler, data: Data, fixed: Values | None) -
     latents: Values = {}
     log_q = jnp.zeros(())
     for index, names in initial_plan(sampler.blocks):
-        conditional = Conditional(target, dict(latents), names, Partition(sampler.sites), initial=True)
         kernel: Kernel = sampler.blocks[index].kernel
+        # Only the sum of log q counts here, so a first draw need not split; an enumeration runs over elements even so.
+        partition = sampler.partitions[index] if isinstance(kernel, Enumerated) else Partition(sampler.sites)
+        conditional = Conditional(target, dict(latents), names, partition, initial=True)
         if fixed is None:
             values, elements = kernel.draw(fold_in(key, index), conditional)
         else:
@@ -247,9 +249,7 @@ def _rows(keys: Array, batch: Data, num_populations: int) -> tuple[Array, Data]:
 
 
 def _unflatten(tree: Any, axis: int, num_populations: int) -> Any:
-    return jax.tree.map(
-        lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, num_populations, *leaf.shape[axis + 1 :]), tree
-    )
+    return jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, num_populations, *leaf.shape[axis + 1 :]), tree)
 
 
 def _folded(keys: Array, number: Any) -> Array:

@@ -180,8 +180,8 @@ def _report(
         culprits = [owner for owner, finite in zip(owners, numbers["finite"], strict=True) if not finite]
         raise FloatingPointError(
             f"the gradient of {' and '.join(culprits) or 'some block'} was not finite in the last "
-            f"{int(state.skipped_in_a_row)} steps (step {step}); lower the learning rate, clip gradients, or check that its "
-            "log-probabilities are finite"
+            f"{int(state.skipped_in_a_row)} steps (step {step}); lower the learning rate, clip gradients, or check "
+            "that its log-probabilities are finite"
         )
     history.steps.append(step)
     history.metrics.append(numbers)

@@ -1,1 +1,71 @@
 """The Gaussian mixture (the paper, section 6.2 and appendix F.1)."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from popgibbs.api import APG
+from popgibbs.blocks import Block
+from popgibbs.experiments.experiment import Experiment, Training
+from popgibbs.experiments.gmm.data import simulate
+from popgibbs.experiments.gmm.model import mixture
+from popgibbs.experiments.gmm.proposals import Assignments, Globals, Seeded, Statistics, exact_globals
+from popgibbs.instances import Data
+from popgibbs.moves import Metropolis, Weigh
+from popgibbs.typing import PRNGKey, Values
+
+
+def build(variant: str, key: PRNGKey) -> APG:
+    """A fresh sampler.
+
+    `default` starts from seeds and accepts assignments point by point; `paper` starts from the paper's single layer and
+    weighs everything.
+    """
+    key_globals, key_assignments, key_first = jax.random.split(key, 3)
+    paper = variant == "paper"
+    first = Statistics(2, key=key_first) if paper else Seeded()
+    return APG(
+        mixture,
+        data={"x": "points"},
+        blocks=[
+            Block("tau", "mu", proposal=Globals(first, key=key_globals), by="c"),
+            Block("c", proposal=Assignments(key=key_assignments), move=Weigh() if paper else Metropolis()),
+        ],
+        example={"x": np.asarray(simulate(jax.random.key(0), 8)[0]["x"])},
+    )
+
+
+def check(instance: Values, where: str) -> None:
+    shape = np.shape(instance["x"])
+    if len(shape) != 2 or shape[1] != 2:
+        raise ValueError(f"{where}: 'x' has shape {shape}; the mixture takes points in the plane, shape (points, 2)")
+
+
+def kl_global(apg: APG, key: PRNGKey, num_instances: int = 1000, num_points: int = 60) -> dict[str, float]:
+    """KL from the exact to the learned global update at the true assignments, summed over clusters and axes."""
+    learned: Any = apg.built.blocks[0].proposal
+
+    def one(key: PRNGKey) -> jax.Array:
+        instance, truth = simulate(key, num_points)
+        data = Data(instance, {"points": jnp.ones(num_points, bool)})
+        return jnp.sum(exact_globals(data, truth["c"]).kl(learned.update(data, truth["c"])))
+
+    values = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(key, num_instances)))
+    return {"mean": float(values.mean()), "se": float(values.std(ddof=1) / np.sqrt(num_instances))}
+
+
+GMM = Experiment(
+    name="gmm",
+    about="Gaussian mixture: 3 clusters in the plane, any number of points",
+    build=build,
+    variants=("default", "paper"),
+    simulate=simulate,
+    training=Training(num_steps=20_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, num_points=60),
+    check=check,
+    measures={"kl_global": kl_global},
+    shipped=Path(str(files("popgibbs"))) / "trained" / "gmm",
+)

@@ -37,25 +37,22 @@ class Seeded(eqx.Module):
     """An initial proposal that breaks the symmetry between clusters: seeds, then a few rounds of soft assignment.
 
     Each particle draws its own seeds, so a population starts from several guesses and the weights choose among them.
+    There is nothing to learn here: the other proposals see good samples from the first training step on.
     """
 
-    local: Pairwise
-    num_rounds: int = eqx.field(static=True)
-
-    def __init__(self, *, num_rounds: int = 5, key: Key[Array, ""]):
-        self.local = Pairwise(2, 4, 32, key=key)
-        self.num_rounds = num_rounds
+    num_rounds: int = eqx.field(static=True, default=5)
 
     def __call__(self, data: Data) -> NormalGamma:
         x, mask = data["x"], data.mask["points"]
-        mu = spread_points(numpyro.prng_key(), x, mask, NUM_CLUSTERS)
+        key: Any = numpyro.prng_key()
+        mu = spread_points(key, x, mask, NUM_CLUSTERS)
         tau = jnp.ones_like(mu)
-        update = PRIOR
+        posterior = PRIOR
         for _ in range(self.num_rounds):
             logits = -0.5 * jnp.sum((x[:, None] - mu) ** 2 * tau - jnp.log(tau), axis=-1)
-            update = conjugate_normal_gamma(PRIOR, x, jax.nn.softmax(logits, axis=-1), mask)
-            mu, tau = update.loc, update.concentration / update.rate
-        return update
+            posterior = conjugate_normal_gamma(PRIOR, x, jax.nn.softmax(logits, axis=-1), mask)
+            mu, tau = posterior.loc, posterior.concentration / posterior.rate
+        return posterior
 
 
 class Globals(eqx.Module):
@@ -68,8 +65,11 @@ class Globals(eqx.Module):
         self.statistics = Statistics(2 + NUM_CLUSTERS, key=key)
         self.first = first
 
+    def update(self, data: Data, c: Array) -> NormalGamma:
+        return self.statistics(data, jax.nn.one_hot(c, NUM_CLUSTERS))
+
     def __call__(self, data: Data, latents: Values, model: Any) -> None:
-        _sample(self.statistics(data, jax.nn.one_hot(latents["c"], NUM_CLUSTERS)))
+        _sample(self.update(data, latents["c"]))
 
     def initial(self, data: Data, latents: Values, model: Any) -> None:
         _sample(self.first(data))
@@ -88,6 +88,23 @@ class Assignments(eqx.Module):
         numpyro.sample("c", Categorical(self.local(data["x"], clusters)).distribution())
 
 
+class ExactGlobals(eqx.Module):
+    """The exact conditional p(μ, τ | x, c), which `Globals` approaches as it learns."""
+
+    first: Any
+
+    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+        _sample(exact_globals(data, latents["c"]))
+
+    def initial(self, data: Data, latents: Values, model: Any) -> None:
+        _sample(self.first(data))
+
+
+def exact_globals(data: Data, c: Array) -> NormalGamma:
+    """p(μ, τ | x, c) by conjugacy."""
+    return conjugate_normal_gamma(PRIOR, data["x"], jax.nn.one_hot(c, NUM_CLUSTERS), data.mask["points"])
+
+
 def _sample(posterior: NormalGamma) -> None:
-    tau = numpyro.sample("tau", posterior.precision().to_event(1))
+    tau: Any = numpyro.sample("tau", posterior.precision().to_event(1))
     numpyro.sample("mu", posterior.mean(tau).to_event(1))

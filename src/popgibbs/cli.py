@@ -1,0 +1,233 @@
+"""The command line."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+from rich.console import Console
+
+# XLA on CPU runs small operations on one core: one host device a core puts them all to work. This must happen before JAX
+# starts, and only in a process that is ours.
+if not os.environ.get("JAX_NUM_CPU_DEVICES"):
+    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+
+from popgibbs import demo as demonstration
+from popgibbs.api import APG
+from popgibbs.checkpoint import CheckpointError, read_about
+from popgibbs.experiments.experiment import Experiment
+from popgibbs.experiments.gmm import GMM
+from popgibbs.experiments.tables import evaluate as run_evaluation
+from popgibbs.npz import read_instances
+from popgibbs.report import evaluation_table, run_table
+from popgibbs.training import Interrupted
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (GMM,)}
+
+app = typer.Typer(
+    help="Amortized population Gibbs samplers: train once, then sample posteriors of new instances.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+Seed = Annotated[int, typer.Option(min=0, help="Every random number follows from it.")]
+Sweeps = Annotated[int, typer.Option(min=0, help="Gibbs sweeps after the initial proposal; the paper's K is one more.")]
+Particles = Annotated[int, typer.Option(min=1, help="Particles of a population.")]
+Populations = Annotated[int, typer.Option(min=1, help="Independent populations of an instance.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Name = Annotated[str, typer.Argument(help=f"The experiment: {', '.join(EXPERIMENTS)}.")]
+
+
+def _experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ValueError(f"there is no experiment '{name}'; there are {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def _variant(experiment: Experiment, variant: str | None) -> str:
+    chosen = variant or experiment.variants[0]
+    if chosen not in experiment.variants:
+        raise ValueError(f"'{experiment.name}' has no variant '{chosen}'; it has {', '.join(experiment.variants)}")
+    return chosen
+
+
+def _load(directory: Path) -> tuple[Experiment, APG, dict[str, Any]]:
+    about = read_about(directory)
+    configuration = about["configuration"]
+    if "experiment" not in configuration:
+        raise CheckpointError(f"{directory} is not a run of `popgibbs train`: it names no experiment")
+    experiment = _experiment(configuration["experiment"])
+    return experiment, experiment.build(configuration["variant"], jax.random.key(0)).load(directory), about
+
+
+def _directory(name: str) -> Path:
+    """A run's directory; the name of an experiment stands for its shipped sampler."""
+    if name in EXPERIMENTS and not Path(name).exists():
+        return EXPERIMENTS[name].shipped / EXPERIMENTS[name].variants[0]
+    return Path(name)
+
+
+@app.command()
+def demo(
+    out_dir: Annotated[Path, typer.Option("--out", help="Where figures and the trained sampler go.")] = Path("demo"),
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = demonstration.NUM_STEPS,
+    seed: Seed = 0,
+) -> None:
+    """Train a mixture sampler for about two minutes, then sample posteriors of new, larger instances."""
+    demonstration.run(out_dir, num_steps=steps, seed=seed, console=out)
+
+
+@app.command()
+def train(
+    name: Name,
+    out_dir: Annotated[Path, typer.Option("--out", help="The run's directory, for checkpoints.")],
+    variant: Annotated[str | None, typer.Option(help="A variant of the experiment's sampler.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; by default the experiment's own.")] = None,
+    seed: Seed = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory, bit for bit.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
+) -> None:
+    """Train a sampler. Ctrl-C saves before it stops; --resume goes on from there."""
+    experiment = _experiment(name)
+    training = experiment.training
+    configuration = {
+        "experiment": name,
+        "variant": _variant(experiment, variant),
+        "seed": seed,
+        "num_steps": steps or training.num_steps,
+        "num_points": training.num_points,
+    }
+    if resume:
+        saved = read_about(out_dir)["configuration"]
+        given = {"experiment": name, "variant": variant, "num_steps": steps, "seed": seed or None}
+        for key, value in given.items():
+            if value is not None and saved.get(key) != value:
+                raise ValueError(f"the run in {out_dir} has {key}={saved.get(key)}, not {value}; leave that option out")
+        configuration = saved
+    key_build, key_fit = jax.random.split(jax.random.key(configuration["seed"]))
+    num_points = configuration["num_points"]
+    fit = experiment.build(configuration["variant"], key_build).fit(
+        key_fit,
+        lambda key: experiment.simulate(key, num_points)[0],
+        num_steps=configuration["num_steps"],
+        num_sweeps=training.num_sweeps,
+        num_particles=training.num_particles,
+        batch_size=training.batch_size,
+        optimiser=training.optimiser(configuration["num_steps"]),
+        checkpoints=out_dir,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        configuration=configuration,
+    )
+    if fit.history.steps:
+        out.print(f"trained {fit.history.steps[-1]} steps; next: popgibbs evaluate {name} --run {out_dir}")
+    else:
+        out.print(f"the run in {out_dir} was already complete")
+
+
+@app.command()
+def evaluate(
+    name: Name,
+    run: Annotated[Path | None, typer.Option(help="A run's directory; by default the shipped sampler.")] = None,
+    instances: Annotated[int, typer.Option(min=2, help="Held-out simulated instances.")] = 1000,
+    points: Annotated[int, typer.Option(min=1, help="Points of an instance.")] = 100,
+    num_sweeps: Sweeps = 19,
+    num_particles: Particles = 10,
+    num_populations: Populations = 9,
+    seed: Seed = 7,
+    as_json: Json = False,
+) -> None:
+    """Sample held-out instances and compare with the latents that generated them."""
+    experiment = _experiment(name)
+    directory = run or experiment.shipped / experiment.variants[0]
+    found, sampler, about = _load(directory)
+    if found.name != name:
+        raise ValueError(f"{directory} is a run of '{found.name}', not of '{name}'")
+    budget = {
+        "num_instances": instances,
+        "num_points": points,
+        "num_sweeps": num_sweeps,
+        "num_particles": num_particles,
+        "num_populations": num_populations,
+        "seed": seed,
+    }
+    results = {about["configuration"]["variant"]: run_evaluation(experiment, sampler, **budget)[0]}
+    for other in experiment.variants:
+        if other not in results:
+            _, beside, _ = _load(experiment.shipped / other)
+            results[other] = run_evaluation(experiment, beside, **budget)[0]
+    if as_json:
+        main, *others = results
+        typer.echo(json.dumps({"variant": main, **results[main], **{other: results[other] for other in others}}))
+    else:
+        out.print(evaluation_table(results))
+
+
+@app.command()
+def sample(
+    run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name for its shipped sampler.")],
+    data: Annotated[Path, typer.Argument(help="A .npz file: the model's arguments by name; ragged with `NAME_lengths`.")],
+    out_file: Annotated[Path, typer.Option("--out", help="Where the posterior goes, as netCDF for ArviZ.")],
+    num_sweeps: Sweeps = 19,
+    num_particles: Particles = 10,
+    num_populations: Populations = 4,
+    seed: Seed = 0,
+) -> None:
+    """Sample the posteriors of the instances in a file."""
+    experiment, sampler, _ = _load(_directory(run))
+    instances = read_instances(data, sampler.axes)
+    for i, instance in enumerate(instances):
+        experiment.check(instance, f"{data}: instance {i}")
+    if not out_file.absolute().parent.is_dir():
+        raise ValueError(f"there is no directory {out_file.absolute().parent}")
+    posterior = sampler.sample(
+        jax.random.key(seed),
+        instances,
+        num_sweeps=num_sweeps,
+        num_particles=num_particles,
+        num_populations=num_populations,
+    )
+    # Written beside and moved into place, so that a failure leaves an older file as it was.
+    partial = out_file.with_name(out_file.name + ".partial")
+    try:
+        posterior.to_arviz().to_netcdf(str(partial))
+        partial.replace(out_file)
+    finally:
+        partial.unlink(missing_ok=True)
+    out.print(f"{posterior!r} → {out_file}")
+    if flagged := posterior.degenerate.nonzero()[0].tolist():
+        err.print(f"weights failed on the instances {flagged}: do not trust them")
+    if weak := posterior.weak_blocks:
+        err.print(f"few particles are effective in the blocks {', '.join(weak)}: use more particles or sweeps")
+
+
+@app.command()
+def show(run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name.")]) -> None:
+    """Show what a run is: configuration, step, versions, parameters."""
+    _, sampler, about = _load(_directory(run))
+    out.print(run_table(about, sampler))
+
+
+def main() -> None:
+    """Run a command; what users can put right is told in one sentence."""
+    try:
+        app()
+    except Interrupted as error:
+        err.print(f"{error}; go on with --resume")
+        sys.exit(130)
+    except (ValueError, CheckpointError, FloatingPointError) as error:
+        err.print(f"popgibbs: {error}", style="red", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except OSError as error:
+        err.print(f"popgibbs: {error.filename}: {error.strerror}", style="red", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
