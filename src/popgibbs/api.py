@@ -136,7 +136,7 @@ class APG:
     def _source(self, key: PRNGKey, instances: Any) -> tuple[Any, Values]:
         if callable(instances):
             simulator: Any = instances
-            example = jax.device_get(dict(simulator(key)))
+            example = jax.device_get(dict(jax.jit(simulator)(key)))
             return Simulated(simulator, self.axes), as_instances([example], self.axes)[0]
         listed = as_instances(instances, self.axes)
         return Finite(listed, self.axes, seed=int(jax.random.randint(key, (), 0, 2**31 - 1))), listed[0]

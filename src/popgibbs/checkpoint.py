@@ -1,6 +1,5 @@
 """Saving and restoring with Orbax: arrays by name, always restored into a target, configuration and versions inside."""
 
-import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -51,9 +50,11 @@ def _plain(leaf: Any) -> Any:
 
 
 def _like(array: Any, leaf: Any) -> Any:
+    # By way of the host, so that the array is not bound to the device that Orbax put it on.
+    array = jax.numpy.asarray(np.asarray(array))
     if _is_key(leaf):
-        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(leaf))
-    return jax.numpy.asarray(array, jax.numpy.result_type(leaf))
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+    return array.astype(jax.numpy.result_type(leaf))
 
 
 def _is_key(leaf: Any) -> bool:
@@ -88,8 +89,8 @@ class Checkpoints:
 
     def restore(self, target: Any) -> Any:
         """The newest checkpoint as a tree like the target."""
-        arrays = _read(self._manager, "arrays", ocp.args.StandardRestore())
-        return from_names(arrays, target, str(self.directory))
+        self._manager.wait_until_finished()
+        return from_names(read_arrays(self.directory), target, str(self.directory))
 
     def close(self) -> None:
         """Wait until everything is on disk."""
@@ -97,34 +98,35 @@ class Checkpoints:
         self._manager.close()
 
 
-def _read(manager: ocp.CheckpointManager, item: str, arguments: Any) -> Any:
-    step = manager.latest_step()
-    if step is None:
-        raise CheckpointError(f"there is no checkpoint in {manager.directory}")
-    try:
-        return manager.restore(step, args=ocp.args.Composite(**{item: arguments}))[item]
-    except (ValueError, KeyError, OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"the checkpoint in {manager.directory} cannot be read: {error}") from error
-
-
-def _open(directory: str | Path) -> ocp.CheckpointManager:
+def _newest(directory: str | Path) -> Path:
+    """The newest checkpoint of a directory: writing is atomic, so one that has its final name is complete."""
     path = Path(directory).absolute()
     if not path.is_dir():
         raise CheckpointError(f"there is no directory {directory}")
-    if not any(child.name.isdigit() for child in path.iterdir()):
+    steps = [child for child in path.iterdir() if child.name.isdigit()]
+    if not steps:
         raise CheckpointError(f"there is no checkpoint in {directory}")
-    return ocp.CheckpointManager(path, options=ocp.CheckpointManagerOptions(read_only=True))
+    return max(steps, key=lambda child: int(child.name))
+
+
+def _read(directory: str | Path, item: str, arguments: Any) -> Any:
+    newest = _newest(directory)
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            return checkpointer.restore(newest, args=ocp.args.Composite(**{item: arguments}))[item]
+    except (ValueError, KeyError, OSError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise CheckpointError(f"the checkpoint {newest} cannot be read: {reason}") from error
 
 
 def read_about(directory: str | Path) -> dict[str, Any]:
     """The configuration, the versions and the step of a run's newest checkpoint."""
-    manager = _open(directory)
-    about = _read(manager, "about", ocp.args.JsonRestore())
+    about = _read(directory, "about", ocp.args.JsonRestore())
     if about.get("format") != FORMAT:
         raise CheckpointError(f"{directory} has format {about.get('format')}, this version of popgibbs reads {FORMAT}")
-    return {**about, "step": manager.latest_step()}
+    return {**about, "step": int(_newest(directory).name)}
 
 
-def read_arrays(directory: str | Path) -> dict[str, np.ndarray]:
+def read_arrays(directory: str | Path) -> dict[str, Any]:
     """All arrays of a run's newest checkpoint by name."""
-    return _read(_open(directory), "arrays", ocp.args.StandardRestore())
+    return _read(directory, "arrays", ocp.args.StandardRestore())

@@ -3,17 +3,13 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import typer
 from rich.console import Console
-
-# XLA on CPU runs small operations on one core: one host device a core puts them all to work. This must happen before JAX
-# starts, and only in a process that is ours.
-if not os.environ.get("JAX_NUM_CPU_DEVICES"):
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
 from popgibbs import demo as demonstration
 from popgibbs.api import APG
@@ -214,8 +210,17 @@ def show(run: Annotated[str, typer.Argument(help="A run's directory, or an exper
     out.print(run_table(about, sampler))
 
 
+def _use_all_cores() -> None:
+    """Show one host device a core, because XLA on CPU runs small operations on one core each."""
+    if "JAX_NUM_CPU_DEVICES" in os.environ:
+        return
+    with suppress(RuntimeError):  # JAX has started already, in a process that is not ours to set up
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+
+
 def main() -> None:
     """Run a command; what users can put right is told in one sentence."""
+    _use_all_cores()
     try:
         app()
     except Interrupted as error:

@@ -7,7 +7,7 @@ produces a number that a real one could not, and carry a mask that says which el
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -186,6 +186,7 @@ def unpad(array: np.ndarray, axis: int, mask: np.ndarray) -> np.ndarray:
     return np.compress(mask, array, axis=axis)
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where training batches come from; a step's batch depends on the key and the step only."""
 

@@ -1,5 +1,6 @@
 """The posterior of many instances: weighted samples without their padding, evidence, diagnostics, ArviZ."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -210,7 +211,9 @@ class Posterior:
 
         Ragged sites are filled up with NaN, or −1 where discrete; `constant_data` holds the sizes of ragged plates.
         """
-        import arviz as az
+        with warnings.catch_warnings():  # ArviZ announces its next version once a day
+            warnings.simplefilter("ignore", FutureWarning)
+            import arviz as az
 
         equal = self.resampled(jax.random.key(0) if key is None else key)
         sites = [site for site in self._runner.sampler.sites if not site.observed]

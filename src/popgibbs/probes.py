@@ -54,9 +54,13 @@ def measure(
     longer = pad(jax.tree.map(np.asarray, target.data.values), axes, padded)
     mask = {plate: jnp.arange(padded[plate]) < sizes[plate] for plate in declared}
 
-    @eqx.filter_jit
-    def compiled(target: Target, blocks: tuple[Block, ...], larger: Data, key: PRNGKey) -> tuple[Any, ...]:
-        latents, other = (program.draw(target.program, k) for k in jax.random.split(key))
+    arrays, static = eqx.partition((target, blocks), eqx.is_array)
+
+    def measured(arrays: Any, larger: Data, key: PRNGKey) -> tuple[Any, ...]:
+        target, blocks = eqx.combine(arrays, static)
+        keys = jax.random.split(key, _NUM_DRAWS)
+        many = jax.vmap(lambda key: program.draw(target.program, key))(keys)
+        latents, other = jax.tree.map(lambda leaf: leaf[0], many), jax.tree.map(lambda leaf: leaf[1], many)
         big = Target(target.model, larger, target.sites)
         big_latents = _pad_latents(latents, target.sites, padded)
         conditionals = {
@@ -70,12 +74,14 @@ def measure(
             {i: _proposal_keeps(block, key, (target, latents), (big, big_latents)) for i, block in proposing.items()},
             {i: _independent(conditional, latents, other) for i, conditional in conditionals.items()},
             {i: _splits(blocks[i], conditional, key, latents, other) for i, conditional in conditionals.items()},
-            [_supports(target, blocks[draw.block], draw, latents, key) for draw in draws],
+            [_supports(target, blocks[draw.block], draw, many, keys) for draw in draws],
         )
 
-    # The key is fixed, so that the same sampler always passes or always fails.
+    # It runs once, so compiling fast matters more than running fast. The key is fixed: the same sampler always passes or
+    # always fails.
+    compiled = jax.jit(measured, compiler_options={"xla_backend_optimization_level": 0})
     sites, proposals, independent, splits, supports = jax.device_get(
-        compiled(target, blocks, Data(longer, mask), jax.random.key(20))
+        compiled(arrays, Data(longer, mask), jax.random.key(20))
     )
     return Findings(
         padding_of_sites=sites,
@@ -155,18 +161,19 @@ def _splits(block: Block, conditional: Conditional, key: PRNGKey, latents: Value
     return _elementwise(lambda values: block.kernel.score(key, conditional, values), conditional, latents, other)
 
 
-def _supports(target: Target, block: Block, draw: Draw, latents: Values, key: PRNGKey) -> tuple[Any, Any]:
+def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> tuple[Any, Any]:
     """Whether draws of the proposal lie in the model's support, and draws of the model in the proposal's."""
-    given = {name: latents[name] for name in draw.given}
-    bound = block.kernel.bound(Conditional(target, given, draw.names, Partition(target.sites), draw.initial))
 
-    def inside(drawer: program.Program, judge: program.Program, key: PRNGKey) -> dict[str, jax.Array]:
-        values, _ = program.evaluate(drawer, key, given)
-        drawn = {name: values[name] for name in draw.names}
-        sites = program.raw_sites(judge, key, {**given, **drawn})
+    def inside(judge: program.Program, given: Values, drawn: Values) -> dict[str, jax.Array]:
+        sites = program.raw_sites(judge, keys[0], {**given, **drawn})
         return {name: jnp.all(sites[name]["fn"].support(drawn[name])) for name in draw.names}
 
-    keys = jax.random.split(key, _NUM_DRAWS)
-    of_proposal = jax.vmap(lambda k: inside(bound, target.program, k))(keys)
-    of_model = jax.vmap(lambda k: inside(target.program, bound, k))(keys)
-    return jax.tree.map(jnp.all, of_proposal), jax.tree.map(jnp.all, of_model)
+    def one(key: PRNGKey, latents: Values) -> tuple[Any, Any]:
+        given = {name: latents[name] for name in draw.given}
+        bound = block.kernel.bound(Conditional(target, given, draw.names, Partition(target.sites), draw.initial))
+        values, _ = program.evaluate(bound, key, given)
+        of_proposal = inside(target.program, given, {name: values[name] for name in draw.names})
+        of_model = inside(bound, given, {name: latents[name] for name in draw.names})
+        return of_proposal, of_model
+
+    return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))

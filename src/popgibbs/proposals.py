@@ -5,7 +5,7 @@ their log-probability, and score other values *under the same key*, hence under 
 """
 
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from popgibbs.target import Conditional, by_name
 from popgibbs.typing import Elements, PRNGKey, Values
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """A proposal as moves see it; log q comes by element of the block."""
 

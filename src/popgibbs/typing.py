@@ -1,12 +1,12 @@
 """Names for the arrays and the callables that travel between the layers."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
-Values: TypeAlias = dict[str, Array]
-"""Values of sites, by site name."""
+Values: TypeAlias = dict[str, Any]
+"""Arrays by name, of JAX on the device or of NumPy on the host: values of sites, or the arrays of an instance."""
 
 LogProbs: TypeAlias = dict[str, Array]
 """Unsummed log-probabilities of sites, by site name: one number for each plate element."""
@@ -29,6 +29,7 @@ Resampler: TypeAlias = Callable[[PRNGKey, Weights], Ancestors]
 """From log-weights to the index of each new particle's ancestor, with expected counts L·w̄."""
 
 
+@runtime_checkable
 class Proposal(Protocol):
     """A NumPyro program that samples exactly the sites of its block.
 
@@ -39,6 +40,7 @@ class Proposal(Protocol):
     def __call__(self, data: Any, latents: Values, model: Model) -> Any: ...
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Receives the numbers of a training step, by name."""
 

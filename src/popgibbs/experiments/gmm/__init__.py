@@ -35,7 +35,7 @@ def build(variant: str, key: PRNGKey) -> APG:
             Block("tau", "mu", proposal=Globals(first, key=key_globals), by="c"),
             Block("c", proposal=Assignments(key=key_assignments), move=Weigh() if paper else Metropolis()),
         ],
-        example={"x": np.asarray(simulate(jax.random.key(0), 8)[0]["x"])},
+        example={"x": np.random.default_rng(0).normal(size=(8, 2))},
     )
 
 

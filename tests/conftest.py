@@ -1,0 +1,58 @@
+"""Arrays in popgibbs' signatures are checked against their declared shapes while the tests run."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import install_import_hook
+from oracles import quick_jit
+
+# beartype cannot read the annotations of api, families, moves and training (protocols that are not runtime_checkable,
+# typing.Self); checks, experiments and instances also hold NumPy arrays under the names of JAX's.
+UNCHECKED = {"api", "checks", "experiments", "families", "instances", "moves", "training"}
+
+package = find_spec("popgibbs")
+assert package is not None
+modules = {module.name for module in iter_modules(package.submodule_search_locations)}
+install_import_hook([f"popgibbs.{name}" for name in sorted(modules - UNCHECKED)], "beartype.beartype")
+
+
+@pytest.fixture(scope="session")
+def every_block() -> Callable[..., Any]:
+    """Run many independent populations of one instance; their state after the initial step and after every block."""
+    return _every_block
+
+
+def _every_block(
+    apg: Any, instance: dict[str, Any], report: Callable[[Any], Any], *, num_runs: int, num_sweeps: int, num_particles: int
+) -> Any:
+    """`report` of each population, with leading axes (step, run); step 0 is the initial proposal."""
+    from popgibbs.instances import complete
+    from popgibbs.sampler import initialise, update
+
+    sampler = apg.check(instance)
+    data = complete(instance, apg.axes)
+    num_blocks = len(sampler.blocks)
+
+    def one(key: jax.Array) -> Any:
+        population, _ = initialise(jax.random.fold_in(key, 0), sampler, data, num_particles)
+        first = report(population)
+
+        def sweep(population: Any, number: jax.Array) -> tuple[Any, Any]:
+            reports = []
+            for index in range(num_blocks):
+                key_block = jax.random.fold_in(key, number * num_blocks + index)
+                population, _, _ = update(key_block, sampler, index, data, population)
+                reports.append(report(population))
+            return population, jax.tree.map(lambda *leaves: jnp.stack(leaves), *reports)
+
+        _, rest = jax.lax.scan(sweep, population, jnp.arange(1, num_sweeps + 1))
+        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b.reshape(-1, *b.shape[2:])]), first, rest)
+
+    runs = quick_jit(jax.vmap(one))(jax.random.split(jax.random.key(0), num_runs))
+    return jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf), 1, 0), runs)

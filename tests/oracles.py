@@ -1,0 +1,195 @@
+"""Small models with closed-form answers, in float64 NumPy, and the tolerance that Monte Carlo error allows."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from scipy import stats
+from scipy.special import logsumexp
+
+# Most programs of the tests run once, so compiling fast matters more than running fast.
+quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def assert_mean(samples: Any, exact: Any, num_errors: float = 5.0) -> None:
+    """The mean of independent samples (leading axis) lies within a few of its own standard errors of the exact one."""
+    samples = np.asarray(samples, np.float64)
+    mean = samples.mean(axis=0)
+    error = samples.std(axis=0, ddof=1) / np.sqrt(samples.shape[0])
+    allowed = num_errors * error + 1e-5 * np.abs(exact)
+    assert np.all(np.abs(mean - exact) <= allowed), f"mean {mean}, exact {exact}, standard error {error}"
+
+
+# A chain of normals: a ~ N(0, 1), b | a ~ N(a, 1), x_n | b ~ N(b, 1) -----------------------------------------------------
+
+
+def chain(x):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    b = numpyro.sample("b", dist.Normal(a, 1.0))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(b, 1.0), obs=x)
+
+
+def chain_log_evidence(x: np.ndarray) -> float:
+    """x is normal with covariance I + 2·11ᵀ."""
+    covariance = np.eye(len(x)) + 2.0
+    return float(stats.multivariate_normal(np.zeros(len(x)), covariance).logpdf(x))
+
+
+def chain_posterior(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and covariance of (a, b) given x."""
+    precision = np.array([[2.0, -1.0], [-1.0, 1.0 + len(x)]])
+    covariance = np.linalg.inv(precision)
+    return covariance @ np.array([0.0, np.sum(x)]), covariance
+
+
+def given_b(b: Any) -> tuple[Any, Any]:
+    """Location and scale of a given b."""
+    return b / 2, 0.5**0.5
+
+
+def given_a(a: Any, data: Any) -> tuple[Any, Any]:
+    """Location and scale of b given a and x."""
+    precision = 1.0 + jnp.sum(data.mask["points"])
+    return (a + jnp.sum(jnp.where(data.mask["points"], data["x"], 0.0))) / precision, precision**-0.5
+
+
+def given_x(data: Any) -> tuple[Any, Any]:
+    """Location and scale of a given x."""
+    count = jnp.sum(data.mask["points"])
+    precision = 1.0 + count / (1.0 + count)
+    return jnp.sum(jnp.where(data.mask["points"], data["x"], 0.0)) / (1.0 + count) / precision, precision**-0.5
+
+
+# A discrete model: a scalar site, and two sites in a plate ---------------------------------------------------------------
+
+SWITCH = np.array([0.5, 0.3, 0.2])
+GATE = np.array([0.2, 0.5, 0.9])  # probability of g given s
+STEP = np.array([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]])  # probabilities of h given g
+
+
+def switches(x):
+    s = numpyro.sample("s", dist.Categorical(jnp.asarray(SWITCH)))
+    with numpyro.plate("points", x.shape[0]):
+        g = numpyro.sample("g", dist.Bernoulli(jnp.asarray(GATE)[s]))
+        h = numpyro.sample("h", dist.Categorical(jnp.asarray(STEP)[g]))
+        numpyro.sample("x", dist.Normal(s + 2.0 * g - h, 1.0), obs=x)
+
+
+def switch_local(s: int, g: int, h: int, x: float) -> float:
+    """log p(g, h, x | s) of one point."""
+    gate = GATE[s] if g else 1 - GATE[s]
+    return float(np.log(gate * STEP[g, h]) + stats.norm(s + 2 * g - h, 1).logpdf(x))
+
+
+def switch_states(num_points: int) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    yield from product(range(3), product(range(2), repeat=num_points), product(range(3), repeat=num_points))
+
+
+def switch_log_joint(s: int, g: tuple[int, ...], h: tuple[int, ...], x: np.ndarray) -> float:
+    return float(np.log(SWITCH[s])) + sum(switch_local(s, *local) for local in zip(g, h, x, strict=True))
+
+
+def switch_log_evidence(x: np.ndarray) -> float:
+    """By enumeration of every state."""
+    return float(logsumexp([switch_log_joint(s, g, h, x) for s, g, h in switch_states(len(x))]))
+
+
+def switch_conditional_of_s(g: tuple[int, ...], h: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    """p(s | g, h, x)."""
+    return normalised([switch_log_joint(s, g, h, x) for s in range(3)])
+
+
+def switch_conditional_of_locals(s: int, x: np.ndarray) -> np.ndarray:
+    """p(g_n, h_n | s, x_n), with axes (point, g, h)."""
+    return np.stack(
+        [normalised([[switch_local(s, g, h, value) for h in range(3)] for g in range(2)]) for value in x]
+    )
+
+
+# A mixture of two normals: μ_k ~ N(0, 4), c_n uniform, x_n ~ N(μ_c, 1) ----------------------------------------------------
+
+
+def pair(x):
+    with numpyro.plate("clusters", 2):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    with numpyro.plate("points", x.shape[0]):
+        c = numpyro.sample("c", dist.Categorical(logits=jnp.zeros(2)))
+        numpyro.sample("x", dist.Normal(mu[c], 1.0), obs=x)
+
+
+class Assigned(NamedTuple):
+    """Each way to assign the points, its posterior probability, and the normal posterior of the means under it."""
+
+    c: np.ndarray  # (way, point)
+    probability: np.ndarray
+    loc: np.ndarray  # (way, cluster)
+    scale: np.ndarray
+    log_evidence: float
+
+
+def pair_posterior(x: np.ndarray) -> Assigned:
+    """By enumeration of the assignments; given them the means are conjugate."""
+    c = np.array(list(product(range(2), repeat=len(x))))
+    counts = np.stack([np.sum(c == k, axis=1) for k in range(2)], axis=1)
+    sums = np.stack([np.sum(np.where(c == k, x, 0.0), axis=1) for k in range(2)], axis=1)
+    precision = 0.25 + counts
+    log_marginals = []
+    for way in c:
+        same = way[:, None] == way[None, :]
+        covariance = np.eye(len(x)) + 4.0 * same
+        log_marginals.append(stats.multivariate_normal(np.zeros(len(x)), covariance).logpdf(x) - len(x) * np.log(2))
+    log_evidence = float(logsumexp(log_marginals))
+    return Assigned(c, np.exp(np.array(log_marginals) - log_evidence), sums / precision, precision**-0.5, log_evidence)
+
+
+def pair_draws(generator: np.random.Generator, x: np.ndarray, size: int) -> dict[str, np.ndarray]:
+    """Exact posterior draws."""
+    exact = pair_posterior(x)
+    way = generator.choice(len(exact.probability), size=size, p=exact.probability)
+    mu = exact.loc[way] + exact.scale[way] * generator.standard_normal((size, 2))
+    return {"mu": mu.astype(np.float32), "c": exact.c[way].astype(np.int32)}
+
+
+def pair_expectation(x: np.ndarray, function: Callable[[np.ndarray, np.ndarray, np.ndarray], Any]) -> Any:
+    """Σ over assignments of their probability times a function of (c, E[μ], E[μ²])."""
+    exact = pair_posterior(x)
+    return sum(
+        probability * np.asarray(function(c, loc, loc**2 + scale**2), np.float64)
+        for c, probability, loc, scale in zip(exact.c, exact.probability, exact.loc, exact.scale, strict=True)
+    )
+
+
+# Normal-gamma ------------------------------------------------------------------------------------------------------------
+
+
+def normal_gamma_posterior(
+    loc: float, count: float, concentration: float, rate: float, values: np.ndarray, shares: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The textbook update of (loc, count, concentration, rate), with axes (component, dim), in float64.
+
+    With weights r_n: N = Σr, x̄ = Σrx/N, S = Σr(x − x̄)²; rate' = rate + S/2 + count·N (x̄ − loc)² / (2 (count + N)).
+    """
+    values, shares = np.asarray(values, np.float64), np.asarray(shares, np.float64)
+    total = shares.sum(axis=0)[:, None]
+    mean = shares.T @ values / np.where(total > 0, total, 1.0)
+    squares = np.einsum("nk,nkd->kd", shares, (values[:, None, :] - mean) ** 2)
+    new_count = np.broadcast_to(count + total, mean.shape)
+    return (
+        (count * loc + total * mean) / new_count,
+        new_count,
+        np.broadcast_to(concentration + total / 2, mean.shape),
+        rate + squares / 2 + count * total / (2 * new_count) * (mean - loc) ** 2,
+    )
+
+
+def normalised(log_density: Any) -> np.ndarray:
+    """exp of the log-density, divided by its sum."""
+    log_density = np.asarray(log_density, np.float64)
+    return np.exp(log_density - logsumexp(log_density))

@@ -1,0 +1,160 @@
+"""The command line: what it prints, its exit codes, and that bad input changes nothing."""
+
+import json
+
+import arviz as az
+import numpy as np
+import pytest
+
+from popgibbs import cli
+from popgibbs.experiments.gmm import GMM
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Call the command line; returns exit code, standard output and standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["popgibbs", *map(str, arguments)])
+        monkeypatch.setattr(cli.out, "file", None)
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_build_each():
+    """Samplers are built once a variant: checking them anew at every call is slow and shows nothing more."""
+    built = {}
+    original = GMM.build
+
+    def build(variant, key):
+        if variant not in built:
+            built[variant] = original(variant, key)
+        return built[variant]
+
+    object.__setattr__(GMM, "build", build)
+    yield
+    object.__setattr__(GMM, "build", original)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.npz"
+    points = np.random.default_rng(0).normal(size=(9, 2))
+    np.savez(path, x=points, x_lengths=[4, 5])
+    return path
+
+
+def test_help_names_every_command(run):
+    code, text, _ = run("--help")
+    assert code == 0
+    assert all(command in text for command in ("demo", "train", "evaluate", "sample", "show"))
+
+
+def test_sampling_ragged_instances_writes_a_file_that_arviz_reads(run, data, tmp_path):
+    out = tmp_path / "posterior.nc"
+    code, _, err = run(
+        "sample", "gmm", data, "--out", out, "--num-sweeps", 2, "--num-particles", 3, "--num-populations", 2
+    )
+    assert code == 0, err
+    posterior = az.from_netcdf(out)
+    assert posterior.posterior["c"].shape == (2, 3, 2, 5)
+    assert (posterior.posterior["c"].values[:, :, 0, 4] == -1).all()  # the first instance has four points
+    assert list(posterior.constant_data["size_points"].values) == [4, 5]
+
+
+def test_evaluation_prints_one_json_object(run):
+    budget = ["--instances", 4, "--points", 6, "--num-sweeps", 2, "--num-particles", 3, "--num-populations", 2]
+    code, text, err = run("evaluate", "gmm", *budget, "--json")
+    assert code == 0, err
+    result = json.loads(text)
+    for name in ("log_joint", "gap"):
+        assert set(result[name]) == {"mean", "se", "by_sweep"}
+        assert len(result[name]["by_sweep"]) == 3
+    assert 0 <= result["truth_rank"] <= 1
+    assert set(result["ess"]) == {"tau,mu", "c"}
+    assert {"limit", "log_evidence", "kl_global", "seconds", "paper"} <= set(result)
+
+
+def test_training_resumes_and_a_run_can_be_shown_and_sampled(run, data, tmp_path):
+    out = tmp_path / "run"
+    code, _, err = run("train", "gmm", "--out", out, "--steps", 3, "--checkpoint-every", 2)
+    assert code == 0, err
+    assert run("train", "gmm", "--out", out, "--steps", 3)[0] == 1  # never overwrites a run
+    code, text, err = run("train", "gmm", "--out", out, "--resume")
+    assert (code, "already complete" in text) == (0, True), err
+    code, _, err = run("train", "gmm", "--out", out, "--resume", "--steps", 9)
+    assert code == 1
+    assert "num_steps=3" in err
+    assert "step 3" in run("show", out)[1]
+    assert run("sample", out, data, "--out", tmp_path / "p.nc", "--num-sweeps", 0)[0] == 0
+
+
+def _npz(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+BAD_DATA = {
+    "not a NumPy archive": lambda path: path.write_text("x") and path,
+    "lacks the arrays ['x']": lambda path: _npz(path, y=np.zeros((2, 3, 2))),
+    "which the model does not take": lambda path: _npz(path, x=np.zeros((2, 3, 2)), y=np.zeros(2)),
+    "not finite": lambda path: _npz(path, x=np.full((2, 3, 2), np.nan)),
+    "shape (points, 2)": lambda path: _npz(path, x=np.zeros((2, 3, 3))),
+    "not numeric": lambda path: _npz(path, x=np.full((2, 3, 2), "a")),
+    "adds up to 7": lambda path: _npz(path, x=np.zeros((6, 2)), x_lengths=[3, 4]),
+    "positive whole numbers": lambda path: _npz(path, x=np.zeros((6, 2)), x_lengths=[6, 0]),
+    "there are no instances": lambda path: _npz(path, x=np.zeros((0, 3, 2))),
+    "there is no file": lambda path: path,
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_DATA)
+def test_bad_data_is_told_in_one_sentence_and_changes_nothing(run, tmp_path, sentence):
+    out = tmp_path / "posterior.nc"
+    out.write_text("mine")
+    code, text, err = run("sample", "gmm", BAD_DATA[sentence](tmp_path / "bad.npz"), "--out", out)
+    assert code == 1
+    assert sentence in err
+    assert text == ""
+    assert len(err.strip().splitlines()) == 1
+    assert out.read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) in (["bad.npz", "posterior.nc"], ["posterior.nc"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["evaluate", "nope"], "no experiment 'nope'"),
+        (["train", "gmm", "--variant", "nope", "--out", "never"], "no variant 'nope'"),
+        (["train", "gmm", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
+        (["train", "gmm", "--out", "never", "--resume"], "no directory never"),
+        (["show", "never"], "no directory never"),
+        (["evaluate", "gmm", "--run", "never"], "no directory never"),
+    ],
+)
+def test_a_wrong_argument_is_told_in_one_sentence(run, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*arguments)
+    assert code == 1
+    assert sentence in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_value_out_of_range_is_a_usage_error(run):
+    code, _, err = run("evaluate", "gmm", "--num-particles", 0)
+    assert code == 2
+    assert "num-particles" in err
+
+
+def test_an_unwritable_output_folder_is_named(run, data):
+    code, _, err = run("sample", "gmm", data, "--out", "/proc/nowhere/p.nc")
+    assert code == 1
+    assert "/proc/nowhere" in err

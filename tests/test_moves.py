@@ -1,0 +1,187 @@
+"""Moves that accept or reject leave the exact posterior invariant, whatever they propose."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from oracles import assert_mean, chain, chain_posterior, pair, pair_draws, pair_expectation, quick_jit
+from scipy import stats
+
+import popgibbs as pg
+from popgibbs.instances import complete
+from popgibbs.moves import Metropolis
+from popgibbs.population import Particle, Population
+from popgibbs.sampler import update
+
+X = np.array([-1.0, 0.4, 2.2], np.float32)
+NUM_DRAWS = 20_000
+NUM_UPDATES = 4
+
+
+def moved(apg: pg.APG, instance: dict, index: int, latents: dict) -> tuple[Population, np.ndarray]:
+    """A population of exact draws after several updates of one block, and the rate of acceptance of each."""
+    sampler, data = apg.check(instance), complete(instance, apg.axes)
+    target = sampler.target(data)
+
+    def run(latents):
+        population = Population(
+            particles=Particle(latents, jax.vmap(target.log_probs)(latents)),
+            log_weights=jnp.zeros(NUM_DRAWS),
+            log_evidence=jnp.zeros(()),
+            ancestors=jnp.arange(NUM_DRAWS),
+            degenerate=jnp.zeros((), bool),
+        )
+
+        def step(population, key):
+            population, _, (_, acceptance) = update(key, sampler, index, data, population)
+            return population, acceptance
+
+        population, acceptance = jax.lax.scan(step, population, jax.random.split(jax.random.key(1), NUM_UPDATES))
+        return population, acceptance, jax.vmap(target.log_probs)(population.particles.latents)
+
+    population, acceptance, log_probs = quick_jit(run)({name: jnp.asarray(value) for name, value in latents.items()})
+    for name, log_prob in log_probs.items():  # those that a particle carries are those of its state
+        np.testing.assert_allclose(population.particles.log_probs[name], log_prob, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(population.log_weights, np.zeros(NUM_DRAWS))
+    np.testing.assert_array_equal(population.ancestors, np.arange(NUM_DRAWS))
+    return population, np.asarray(acceptance)
+
+
+# The mixture: proposals that know little of the data, accepted as a whole, by component, and by point -------------------
+
+
+def vague_means(data, latents, model):
+    numpyro.sample("mu", dist.Normal(jnp.array([0.5, -0.5]), 1.5))
+
+
+def vague_labels(data, latents, model):
+    numpyro.sample("c", dist.Categorical(logits=jnp.stack([0.5 * data["x"], jnp.zeros_like(data["x"])], axis=-1)))
+
+
+def vague_both(data, latents, model):
+    vague_means(data, latents, model)
+    vague_labels(data, latents, model)
+
+
+@cache
+def mixture() -> pg.APG:
+    move = pg.Metropolis()
+    blocks = [
+        pg.Block("mu", "c", proposal=vague_both, move=move),
+        pg.Block("mu", proposal=vague_means, move=move, by="c"),
+        pg.Block("c", proposal=vague_labels, move=move),
+        pg.Block("mu", proposal=vague_means, move=move),
+        pg.Block("c", proposal=pg.Prior(), move=move),
+    ]
+    return pg.APG(pair, data={"x": "points"}, blocks=blocks)
+
+
+def features(c, mu, squares):
+    """Functions of the latents that are linear in μ, μ² and μ₀μ₁ given c."""
+    mu_0, mu_1 = mu[..., 0], mu[..., 1]
+    c_0, c_1, c_2 = c[..., 0], c[..., 1], c[..., 2]
+    return np.stack(
+        [
+            mu_0,
+            mu_1,
+            squares[..., 0],
+            squares[..., 1],
+            mu_0 * mu_1,
+            c_0 == c_1,
+            c_1 == c_2,
+            c_0 == c_2,
+            mu_0 * (c_0 == 0),
+            mu_1 * (c_2 == 1),
+            squares[..., 0] * (c_1 == 0),
+            squares[..., 1] * (c_0 == 0),
+        ],
+        axis=-1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "elements"),
+    [(0, ()), (1, ("clusters",)), (2, ("points",)), (3, ()), (4, ("points",))],
+    ids=["both as a whole", "means by component", "labels by point", "means as a whole", "labels from the prior"],
+)
+def test_metropolis_leaves_the_posterior_of_a_mixture_invariant(index, elements):
+    draws = pair_draws(np.random.default_rng(0), X, NUM_DRAWS)
+    population, acceptance = moved(mixture(), {"x": X}, index, draws)
+    assert mixture().built.partitions[index].plates == elements
+    assert np.all((0.05 < acceptance) & (acceptance < 0.8))
+    c, mu = (np.asarray(population.particles.latents[name], np.float64) for name in ("c", "mu"))
+    assert_mean(features(c, mu, mu**2), pair_expectation(X, features))
+
+
+def test_elements_are_accepted_by_themselves():
+    """By component, one mean may move while the other stays; as a whole, both move or none."""
+    draws = pair_draws(np.random.default_rng(0), X, NUM_DRAWS)
+    changed = {}
+    for index in (1, 3):
+        sampler, data = mixture().check({"x": X}), complete({"x": X}, mixture().axes)
+        conditional = sampler.conditional(index, data, {name: jnp.asarray(value[0]) for name, value in draws.items()})
+        particle = Particle(
+            {name: jnp.asarray(value[0]) for name, value in draws.items()},
+            sampler.target(data).log_probs({name: jnp.asarray(value[0]) for name, value in draws.items()}),
+        )
+
+        def move(key, conditional=conditional, particle=particle, kernel=sampler.blocks[index].kernel):
+            key_draw, key_accept = jax.random.split(key)
+            after, _, info = Metropolis()(key_draw, key_accept, kernel, conditional, particle)
+            return after.latents["mu"] != particle.latents["mu"], info.accepted
+
+        changed[index], accepted = quick_jit(jax.vmap(move))(jax.random.split(jax.random.key(0), 200))
+        np.testing.assert_array_equal(np.broadcast_to(accepted, (200, 2)), changed[index])
+    assert np.any(changed[1][:, 0] != changed[1][:, 1])
+    assert np.all(changed[3][:, 0] == changed[3][:, 1])
+
+
+# Hamiltonian Monte Carlo ------------------------------------------------------------------------------------------------
+
+
+def anywhere(data, latents, model):
+    numpyro.sample("a", dist.Normal(0.0, 1.0))
+    numpyro.sample("b", dist.Normal(0.0, 1.0))
+
+
+def test_hmc_leaves_the_posterior_of_a_chain_invariant():
+    x = X[1:]
+    blocks = [pg.Block("a", "b", proposal=anywhere, move=pg.HMC(step_size=1.0, num_steps=3))]
+    apg = pg.APG(chain, data={"x": "points"}, blocks=blocks)
+    mean, covariance = chain_posterior(x)
+    draws = np.random.default_rng(0).multivariate_normal(mean, covariance, NUM_DRAWS).astype(np.float32)
+    population, acceptance = moved(apg, {"x": x}, 0, {"a": draws[:, 0], "b": draws[:, 1]})
+    assert np.all((0.1 < acceptance) & (acceptance < 0.9))
+    after = np.stack([population.particles.latents[name] for name in ("a", "b")], axis=-1).astype(np.float64)
+    assert not np.allclose(after, draws, atol=0.1)
+    assert_mean(after, mean)
+    centred = after - mean
+    assert_mean(centred[:, :, None] * centred[:, None, :], covariance)
+
+
+def counts(x):
+    """A positive rate and counts: conjugate, and constrained, so that HMC moves on the log scale."""
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Poisson(rate), obs=x)
+
+
+def test_hmc_leaves_the_posterior_of_a_constrained_site_invariant():
+    x = np.array([1, 0, 3])
+    apg = pg.APG(
+        counts,
+        data={"x": "points"},
+        blocks=[pg.Block("rate", proposal=pg.Prior(), move=pg.HMC(step_size=0.9, num_steps=2))],
+    )
+    posterior = stats.gamma(2 + x.sum(), scale=1 / (1 + len(x)))
+    draws = posterior.rvs(NUM_DRAWS, random_state=np.random.default_rng(0)).astype(np.float32)
+    population, acceptance = moved(apg, {"x": x}, 0, {"rate": draws})
+    assert np.all((0.1 < acceptance) & (acceptance < 0.95))
+    after = np.asarray(population.particles.latents["rate"], np.float64)
+    powers = np.stack([after, after**2, np.log(after), after < posterior.median()], axis=-1)
+    log_mean = posterior.expect(np.log)
+    assert_mean(powers, np.array([posterior.moment(1), posterior.moment(2), log_mean, 0.5]))

@@ -1,0 +1,99 @@
+"""Resampling schemes: expected counts L·w̄, no particle of weight zero, no change under equal weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import assert_mean, quick_jit
+
+import popgibbs as pg
+from popgibbs.resampling import _invert
+
+SCHEMES = [pg.systematic, pg.stratified, pg.residual, pg.multinomial]
+SIZES = [1, 3, 10, 100, 1000]
+NUM_KEYS = 1000
+DRAWS = {scheme: quick_jit(jax.vmap(scheme, (0, None))) for scheme in SCHEMES}
+
+schemes = pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.__name__)
+sizes = pytest.mark.parametrize("size", SIZES)
+
+
+def weights_of(size: int) -> np.ndarray:
+    """Uneven log-weights, some of them zero, at a large offset."""
+    generator = np.random.default_rng(size)
+    log_weights = generator.normal(scale=1.5, size=size) + 500.0
+    log_weights[generator.random(size) < 0.3] = -np.inf
+    log_weights[size // 2] = 500.0
+    return log_weights.astype(np.float32)
+
+
+def ancestors(scheme, log_weights: np.ndarray) -> np.ndarray:
+    keys = jax.random.split(jax.random.key(len(log_weights)), NUM_KEYS)
+    return np.asarray(DRAWS[scheme](keys, jnp.asarray(log_weights)))
+
+
+def counts(chosen: np.ndarray, size: int) -> np.ndarray:
+    return np.stack([np.bincount(row, minlength=size) for row in chosen])
+
+
+@schemes
+@sizes
+def test_expected_counts_are_proportional_to_weights(scheme, size):
+    log_weights = weights_of(size)
+    expected = np.exp(log_weights.astype(np.float64) - 500.0)
+    expected *= size / expected.sum()
+    observed = counts(ancestors(scheme, log_weights), size)
+    # The variance of a count is at most that of the multinomial scheme; 5 picks are allowed to a rare particle.
+    allowed = 5 * np.sqrt(expected / NUM_KEYS) + 5 / NUM_KEYS
+    assert np.all(np.abs(observed.mean(axis=0) - expected) <= np.where(expected > 0, allowed, 0.0))
+    for seed in range(5):
+        function = np.random.default_rng(seed).normal(size=size)
+        assert_mean(observed @ function, expected @ function)
+
+
+@schemes
+@sizes
+def test_every_draw_is_a_particle_that_has_weight(scheme, size):
+    chosen = ancestors(scheme, weights_of(size))
+    assert chosen.shape == (NUM_KEYS, size)
+    assert chosen.min() >= 0
+    assert chosen.max() < size
+    assert np.all(np.isfinite(weights_of(size)[chosen]))
+
+
+@schemes
+@sizes
+def test_a_single_particle_with_weight_gets_every_draw(scheme, size):
+    log_weights = np.full(size, -np.inf, np.float32)
+    log_weights[size // 3] = -900.0
+    assert np.all(ancestors(scheme, log_weights) == size // 3)
+
+
+@pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified, pg.residual], ids=lambda scheme: scheme.__name__)
+@sizes
+def test_equal_weights_give_every_particle_back_once(scheme, size):
+    chosen = ancestors(scheme, np.full(size, -3.7, np.float32))
+    assert np.all(counts(chosen, size) == 1)
+
+
+@pytest.mark.parametrize("scheme", [pg.systematic, pg.residual], ids=lambda scheme: scheme.__name__)
+@sizes
+def test_counts_of_systematic_and_residual_never_fall_below_the_whole_part(scheme, size):
+    log_weights = weights_of(size)
+    weights = np.exp(log_weights.astype(np.float64) - 500.0)
+    # Float32 moves an expected count by about its rounding; counts that near to an integer may fall on either side.
+    certain = np.floor(size * weights / weights.sum() - 1e-5 * size)
+    assert np.all(counts(ancestors(scheme, log_weights), size) >= certain)
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_no_position_however_near_an_edge_falls_to_a_particle_of_weight_zero(size):
+    generator = np.random.default_rng(0)
+    invert = quick_jit(_invert)
+    for _ in range(20):
+        weights = np.where(generator.random(size) < 0.5, 0.0, generator.exponential(size=size))
+        weights = (weights / weights.sum()).astype(np.float32)
+        edges = (size * np.cumsum(weights, dtype=np.float64)).astype(np.float32)
+        for ulps in range(-6, 7):
+            positions = np.clip(edges + ulps * np.spacing(edges), 0.0, size).astype(np.float32)
+            assert np.all(weights[np.asarray(invert(jnp.asarray(weights), jnp.asarray(positions)))] > 0)
