@@ -1,7 +1,7 @@
 """`APG`: the parts put together for users."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from popgibbs.checkpoint import Checkpoints, from_names, read_arrays
 from popgibbs.checks import build
 from popgibbs.instances import Finite, Simulated, as_instances, into_buckets, parse_axes
 from popgibbs.posterior import Part, Posterior
-from popgibbs.progress import training_progress
+from popgibbs.progress import sampling_progress, training_progress
 from popgibbs.resampling import systematic
 from popgibbs.runner import Runner
 from popgibbs.sampler import Sampler
@@ -150,6 +150,7 @@ class APG:
         num_particles: int = 10,
         num_populations: int = 1,
         batch_size: int = SAMPLE_BATCH,
+        progress: bool = False,
     ) -> Posterior:
         """Posterior samples of each instance; `num_sweeps=0` is importance sampling by the initial proposal.
 
@@ -163,7 +164,9 @@ class APG:
         runner = Runner(
             sampler=sampler, num_particles=num_particles, num_populations=num_populations, batch_size=batch_size
         )
-        parts = [Part(bucket, *runner.begin(key, bucket, num_sweeps)) for bucket in into_buckets(listed, self.axes)]
+        with sampling_progress(len(listed)) if progress else nullcontext() as report:
+            buckets = into_buckets(listed, self.axes)
+            parts = [Part(bucket, *runner.begin(key, bucket, num_sweeps, report)) for bucket in buckets]
         return Posterior(runner, parts)
 
     def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:

@@ -188,6 +188,7 @@ def sample(
         num_sweeps=num_sweeps,
         num_particles=num_particles,
         num_populations=num_populations,
+        progress=True,
     )
     # Written beside and moved into place, so that a failure leaves an older file as it was.
     partial = out_file.with_name(out_file.name + ".partial")

@@ -5,6 +5,7 @@ properly weighted for p(x, z). `Weigh` takes every proposal and pays by weight; 
 invariant, so their incremental weight is one.
 """
 
+from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -33,10 +34,10 @@ class Move(eqx.Module):
     `key_draw` is the key under which proposals draw and score; `key_accept` is for what the move adds.
     """
 
+    @abstractmethod
     def __call__(
         self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
-    ) -> tuple[Particle, Elements, MoveInfo]:
-        raise NotImplementedError
+    ) -> tuple[Particle, Elements, MoveInfo]: ...
 
 
 class Weigh(Move):

@@ -1,6 +1,6 @@
 """A progress bar for training: loss, effective sample size by block, steps a second, time left."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,3 +43,12 @@ def training_progress(
             progress.update(task, completed=step, numbers=numbers)
 
         yield track
+
+
+@contextmanager
+def sampling_progress(num_instances: int, console: Console | None = None) -> Iterator[Callable[[int], None]]:
+    """A function that is told of instances as they are done, and draws a progress bar on standard error."""
+    columns = [TextColumn("sampling"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=console or Console(stderr=True)) as progress:
+        task = progress.add_task("sampling", total=num_instances)
+        yield lambda done: progress.advance(task, done)

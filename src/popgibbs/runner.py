@@ -1,5 +1,6 @@
 """Running a sampler over all instances of a bucket: batches, devices, keys by index."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +27,15 @@ class Runner:
     num_populations: int
     batch_size: int
 
-    def begin(self, key: PRNGKey, bucket: Bucket, num_sweeps: int) -> tuple[Population, Info]:
-        """Initial step and sweeps."""
+    def begin(
+        self, key: PRNGKey, bucket: Bucket, num_sweeps: int, report: Callable[[int], None] | None = None
+    ) -> tuple[Population, Info]:
+        """Initial step and sweeps; `report` is told of instances as they are done."""
 
         def call(keys: Array, data: Data, _: None) -> Any:
             return _begin(self.sampler, keys, data, num_sweeps, self.num_particles, self.num_populations)
 
-        return self._in_batches(call, key, bucket, None)
+        return self._in_batches(call, key, bucket, None, report)
 
     def go_on(
         self, key: PRNGKey, bucket: Bucket, population: Population, first_sweep: int, num_sweeps: int
@@ -44,7 +47,9 @@ class Runner:
 
         return self._in_batches(call, key, bucket, population)
 
-    def _in_batches(self, call: Any, key: PRNGKey, bucket: Bucket, population: Any) -> tuple[Population, Info]:
+    def _in_batches(
+        self, call: Any, key: PRNGKey, bucket: Bucket, population: Any, report: Callable[[int], None] | None = None
+    ) -> tuple[Population, Info]:
         size = min(self.batch_size, len(bucket))
         parts = []
         for begin in range(0, len(bucket), size):
@@ -56,6 +61,8 @@ class Runner:
             real = min(size, len(bucket) - begin)
             part = jax.device_get(call(keys, data, before))
             parts.append((jax.tree.map(lambda a: a[:real], part[0]), jax.tree.map(lambda a: a[:, :real], part[1])))  # noqa: B023
+            if report is not None:
+                report(real)
         populations, infos = zip(*parts, strict=True)
         return (
             jax.tree.map(lambda *leaves: np.concatenate(leaves), *populations),

@@ -103,15 +103,15 @@ def spread_points(
     Starting points for components that are otherwise exchangeable, the seeding of k-means++ (Arthur and Vassilvitskii,
     2007). Every particle draws its own.
     """
-    distance = jnp.where(mask, 1.0, 0.0)
-    chosen = []
-    for step in range(num):
-        cumulative = jnp.cumsum(distance)
-        uniform = jax.random.uniform(jax.random.fold_in(key, step)) * cumulative[-1]
-        point = points[jnp.minimum(jnp.sum(uniform >= cumulative), points.shape[0] - 1)]
-        to_point = jnp.where(mask, jnp.sum((points - point) ** 2, axis=-1), 0.0)
-        distance = to_point if step == 0 else jnp.minimum(distance, to_point)
-        # Points that coincide leave no distance to draw by: any of them will do.
-        distance = jnp.where(jnp.sum(distance) > 0, distance, jnp.where(mask, 1.0, 0.0))
-        chosen.append(point)
-    return jnp.stack(chosen)
+    everywhere = jnp.where(mask, 1.0, 0.0)
+
+    def choose(distance: Array, uniform: Array) -> tuple[Array, Array]:
+        # Points that coincide with those before leave no distance to draw by: then any will do.
+        shares = jnp.where(jnp.sum(distance * mask) > 0, distance * mask, everywhere)
+        cumulative = jnp.cumsum(shares)
+        last = jnp.argmax(jnp.where(mask, jnp.arange(mask.shape[0]), -1))
+        point = points[jnp.minimum(jnp.sum(uniform * cumulative[-1] >= cumulative), last)]
+        return jnp.minimum(distance, jnp.sum((points - point) ** 2, axis=-1)), point
+
+    far = jnp.full(mask.shape, jnp.finfo(points.dtype).max / mask.shape[0])
+    return jax.lax.scan(choose, far, jax.random.uniform(key, (num,)))[1]

@@ -55,6 +55,7 @@ def evaluate(
         num_sweeps=num_sweeps,
         num_particles=num_particles,
         num_populations=num_populations,
+        progress=True,
     )
     seconds = time.perf_counter() - started
     at_truth = log_joint_at(apg, instances, truth)

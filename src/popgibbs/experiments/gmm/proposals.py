@@ -45,14 +45,19 @@ class Seeded(eqx.Module):
     def __call__(self, data: Data) -> NormalGamma:
         x, mask = data["x"], data.mask["points"]
         key: Any = numpyro.prng_key()
-        mu = spread_points(key, x, mask, NUM_CLUSTERS)
-        tau = jnp.ones_like(mu)
-        posterior = PRIOR
-        for _ in range(self.num_rounds):
+        seeds = spread_points(key, x, mask, NUM_CLUSTERS)
+
+        def assign(clusters: tuple[Array, Array]) -> NormalGamma:
+            mu, tau = clusters
             logits = -0.5 * jnp.sum((x[:, None] - mu) ** 2 * tau - jnp.log(tau), axis=-1)
-            posterior = conjugate_normal_gamma(PRIOR, x, jax.nn.softmax(logits, axis=-1), mask)
-            mu, tau = posterior.loc, posterior.concentration / posterior.rate
-        return posterior
+            return conjugate_normal_gamma(PRIOR, x, jax.nn.softmax(logits, axis=-1), mask)
+
+        def a_round(_: int, clusters: tuple[Array, Array]) -> tuple[Array, Array]:
+            posterior = assign(clusters)
+            return posterior.loc, posterior.concentration / posterior.rate
+
+        start = (seeds, jnp.ones_like(seeds))
+        return assign(jax.lax.fori_loop(0, self.num_rounds - 1, a_round, start))
 
 
 class Globals(eqx.Module):
