@@ -22,11 +22,11 @@ def popgibbs_gmm_step() -> tuple[Callable[[Any], Any], Any]:
 
     from popgibbs.experiments.gmm import GMM
     from popgibbs.instances import complete
-    from popgibbs.training import Budget, compile_step, start
+    from popgibbs.training import Budget, Step, start
 
     apg = GMM.build("paper", jax.random.key(0))
     optimiser = optax.adam(2.5e-4)
-    step = compile_step(apg.built, optimiser, Budget(num_particles=10, num_sweeps=4, batch_size=20))
+    step = Step(apg.built, optimiser, Budget(num_particles=10, num_sweeps=4, batch_size=20))
     batch = jax.vmap(lambda key: complete(GMM.simulate(key, 60)[0], apg.axes))(jax.random.split(jax.random.key(1), 20))
     return lambda state: step(state, batch), start(apg.built, jax.random.key(2), optimiser)
 

@@ -1,6 +1,6 @@
 """Arrays in popgibbs' signatures are checked against their declared shapes while the tests run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import install_import_hook
-from oracles import quick_jit
 
 # beartype cannot read the annotations of api, families, moves and training (protocols that are not runtime_checkable,
 # typing.Self); checks, experiments and instances also hold NumPy arrays under the names of JAX's.
@@ -22,6 +21,14 @@ modules = {module.name for module in iter_modules(package.submodule_search_locat
 install_import_hook([f"popgibbs.{name}" for name in sorted(modules - UNCHECKED)], "beartype.beartype")
 
 
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Compile twice as fast, for tests that run each program once."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session")
 def every_block() -> Callable[..., Any]:
     """Run many independent populations of one instance; their state after the initial step and after every block."""
@@ -29,7 +36,13 @@ def every_block() -> Callable[..., Any]:
 
 
 def _every_block(
-    apg: Any, instance: dict[str, Any], report: Callable[[Any], Any], *, num_runs: int, num_sweeps: int, num_particles: int
+    apg: Any,
+    instance: dict[str, Any],
+    report: Callable[[Any], Any],
+    *,
+    num_runs: int,
+    num_sweeps: int,
+    num_particles: int,
 ) -> Any:
     """`report` of each population, with leading axes (step, run); step 0 is the initial proposal."""
     from popgibbs.instances import complete
@@ -54,5 +67,5 @@ def _every_block(
         _, rest = jax.lax.scan(sweep, population, jnp.arange(1, num_sweeps + 1))
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b.reshape(-1, *b.shape[2:])]), first, rest)
 
-    runs = quick_jit(jax.vmap(one))(jax.random.split(jax.random.key(0), num_runs))
+    runs = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), num_runs))
     return jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf), 1, 0), runs)

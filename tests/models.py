@@ -1,11 +1,8 @@
 """Small models and proposals that the tests share."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -18,18 +15,34 @@ from popgibbs.moves import Move
 from popgibbs.statistics import mean_pool, pool
 from popgibbs.typing import Values
 
-
-@contextmanager
-def quick_compilation() -> Iterator[None]:
-    """Compile twice as fast, for tests that run each program once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
-
-
 AXES: dict[str, tuple[str | None, ...]] = {"x": ("points",)}
+
+
+# One number behind all points: the smallest model that can be trained --------------------------------------------------
+
+
+def located(x: Array) -> None:
+    """μ ~ Normal(0, 1), x_n ~ Normal(μ, 1)."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+
+
+class Location(eqx.Module):
+    """q(μ | x) = Normal(a Σx / (N + 1), e^s / √(N + 1)); exact at a = 1, s = 0."""
+
+    a: Array
+    s: Array
+
+    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+        count = jnp.sum(data.mask["points"]) + 1.0
+        loc = self.a * pool(data["x"], data.mask["points"]) / count
+        numpyro.sample("mu", dist.Normal(loc, jnp.exp(self.s) * count**-0.5))
+
+
+def located_sampler(proposal: Any = None, example: Any = None) -> pg.APG:
+    proposal = proposal or Location(jnp.float32(0.5), jnp.float32(0.5))
+    return pg.APG(located, data={"x": "points"}, blocks=[pg.Block("mu", proposal=proposal)], example=example)
 
 
 # Points about a common centre: every conditional is Gaussian and known ----------------------------------------------
@@ -44,21 +57,20 @@ def centred(x: Array) -> None:
 
 
 class Centre(eqx.Module):
-    """q(μ | z) = Normal(a Σz / (N + 1), e^s / √(N + 1)); exact at a = 1, s = 0. The first draw uses x / 2 for z."""
+    """q(μ | z) = Normal(a Σz / (N + 1), e^s / √(N + 1)); exact at a = 1, s = 0. The first draw has nothing to learn."""
 
     a: Array
     s: Array
 
-    def _sample(self, points: Array, mask: Array) -> None:
-        count = jnp.sum(mask) + 1.0
-        scale = jnp.exp(self.s) * count**-0.5
-        numpyro.sample("mu", dist.Normal(self.a * pool(points, mask) / count, scale).to_event(1))
-
     def __call__(self, data: Data, latents: Values, model: Any) -> None:
-        self._sample(latents["z"], data.mask["points"])
+        count = jnp.sum(data.mask["points"]) + 1.0
+        loc = self.a * pool(latents["z"], data.mask["points"]) / count
+        numpyro.sample("mu", dist.Normal(loc, jnp.exp(self.s) * count**-0.5).to_event(1))
 
     def initial(self, data: Data, latents: Values, model: Any) -> None:
-        self._sample(data["x"] / 2, data.mask["points"])
+        precision = 0.5 * jnp.sum(data.mask["points"]) + 1.0
+        loc = 0.5 * pool(data["x"], data.mask["points"]) / precision
+        numpyro.sample("mu", dist.Normal(loc, 1.2 * precision**-0.5).to_event(1))
 
 
 class Points(eqx.Module):
@@ -75,7 +87,7 @@ class Points(eqx.Module):
 
 def centred_sampler(move: Move | None = None, **options: Any) -> pg.APG:
     """A sampler of `centred` whose proposals have yet to learn."""
-    number = jnp.asarray
+    number = jnp.float32
     return pg.APG(
         centred,
         data={"x": "points"},
@@ -113,7 +125,7 @@ class Clusters(eqx.Module):
 
 
 def clusters_model() -> Clusters:
-    return Clusters(loc=jnp.asarray(0.1), logits=jnp.array([0.2, -0.1]), noise=jnp.asarray(0.1))
+    return Clusters(loc=jnp.float32(0.1), logits=jnp.array([0.2, -0.1]), noise=jnp.float32(0.1))
 
 
 def clusters(x: Array) -> None:
@@ -167,7 +179,7 @@ class Labels(eqx.Module):
 
 def clusters_sampler(model: Any = clusters, move: Move | None = None, **options: Any) -> pg.APG:
     """σ is weighed as a whole, μ by cluster, c by point."""
-    number = jnp.asarray
+    number = jnp.float32
     return pg.APG(
         model,
         data={"x": "points"},

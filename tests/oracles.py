@@ -1,20 +1,15 @@
 """Small models with closed-form answers, in float64 NumPy, and the tolerance that Monte Carlo error allows."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from scipy import stats
 from scipy.special import logsumexp
-
-# Most programs of the tests run once, so compiling fast matters more than running fast.
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def assert_mean(samples: Any, exact: Any, num_errors: float = 5.0) -> None:
@@ -26,7 +21,7 @@ def assert_mean(samples: Any, exact: Any, num_errors: float = 5.0) -> None:
     assert np.all(np.abs(mean - exact) <= allowed), f"mean {mean}, exact {exact}, standard error {error}"
 
 
-# A chain of normals: a ~ N(0, 1), b | a ~ N(a, 1), x_n | b ~ N(b, 1) -----------------------------------------------------
+# A chain of normals: a ~ N(0, 1), b | a ~ N(a, 1), x_n | b ~ N(b, 1) --------------------------------------------------
 
 
 def chain(x):
@@ -67,7 +62,7 @@ def given_x(data: Any) -> tuple[Any, Any]:
     return jnp.sum(jnp.where(data.mask["points"], data["x"], 0.0)) / (1.0 + count) / precision, precision**-0.5
 
 
-# A discrete model: a scalar site, and two sites in a plate ---------------------------------------------------------------
+# A discrete model: a scalar site, and two sites in a plate ------------------------------------------------------------
 
 SWITCH = np.array([0.5, 0.3, 0.2])
 GATE = np.array([0.2, 0.5, 0.9])  # probability of g given s
@@ -108,12 +103,10 @@ def switch_conditional_of_s(g: tuple[int, ...], h: tuple[int, ...], x: np.ndarra
 
 def switch_conditional_of_locals(s: int, x: np.ndarray) -> np.ndarray:
     """p(g_n, h_n | s, x_n), with axes (point, g, h)."""
-    return np.stack(
-        [normalised([[switch_local(s, g, h, value) for h in range(3)] for g in range(2)]) for value in x]
-    )
+    return np.stack([normalised([[switch_local(s, g, h, value) for h in range(3)] for g in range(2)]) for value in x])
 
 
-# A mixture of two normals: μ_k ~ N(0, 4), c_n uniform, x_n ~ N(μ_c, 1) ----------------------------------------------------
+# A mixture of two normals: μ_k ~ N(0, 4), c_n uniform, x_n ~ N(μ_c, 1) -------------------------------------------------
 
 
 def pair(x):
@@ -166,7 +159,7 @@ def pair_expectation(x: np.ndarray, function: Callable[[np.ndarray, np.ndarray, 
     )
 
 
-# Normal-gamma ------------------------------------------------------------------------------------------------------------
+# Normal-gamma ---------------------------------------------------------------------------------------------------------
 
 
 def normal_gamma_posterior(

@@ -1,7 +1,7 @@
 """Errors when a sampler is built: each names the site, the block and the way out."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -15,15 +15,10 @@ import numpyro.distributions as dist
 import pytest
 
 import popgibbs as pg
-from models import quick_compilation
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 EXAMPLE = {"x": np.array([0.3, -1.2, 2.0, 0.7, 1.1], np.float32)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_compilation():
-        yield
 
 
 def model(x: jax.Array) -> None:

@@ -6,6 +6,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
+
+import popgibbs as pg
 from oracles import (
     assert_mean,
     chain,
@@ -19,10 +22,9 @@ from oracles import (
     switch_log_evidence,
     switches,
 )
-from scipy import stats
-
-import popgibbs as pg
 from popgibbs.weights import normalise
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 X = np.array([0.4, 1.3], np.float32)
 NUM_RUNS = 20_000
@@ -33,9 +35,10 @@ def log_evidence(population):
 
 
 def assert_unbiased(log_estimates, log_evidence: float) -> None:
-    """Ẑ/Z has mean 1 at every step, and is no constant; leading axes (step, run)."""
+    """Ẑ/Z has mean 1 at every step, is no constant, and is known to 2%; leading axes (step, run)."""
     ratios = np.exp(np.asarray(log_estimates, np.float64) - log_evidence)
-    assert np.all(ratios.std(axis=1) > 0.05)
+    deviation = ratios.std(axis=1)
+    assert np.all((deviation > 0.05) & (deviation / np.sqrt(ratios.shape[1]) < 0.02)), deviation
     assert_mean(ratios.T, 1.0)
 
 
@@ -82,10 +85,6 @@ CHAINS = {
         ],
         {},
     ),
-    "never resampled": (
-        [pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)],
-        {"resample_below": 0.0},
-    ),
 }
 
 
@@ -99,9 +98,7 @@ def test_evidence_and_weighted_means_are_unbiased_after_every_block_of_a_chain(e
         means = jnp.stack([weights @ function for function in (a, b, a**2, a * b)], axis=-1)
         return population.total_log_evidence, means
 
-    log_estimates, means = every_block(
-        apg, {"x": X}, report, num_runs=NUM_RUNS, num_sweeps=2, num_particles=4
-    )
+    log_estimates, means = every_block(apg, {"x": X}, report, num_runs=NUM_RUNS, num_sweeps=2, num_particles=4)
     exact = chain_log_evidence(X)
     assert_unbiased(log_estimates, exact)
     (mean_a, mean_b), covariance = chain_posterior(X)
@@ -219,16 +216,16 @@ def test_weighted_means_converge_on_the_posterior_as_one_over_the_root_of_the_pa
         means = every_block(apg, {"x": X}, report, num_runs=1000, num_sweeps=2, num_particles=num_particles)
         return means[-1] - mean
 
-    few, many = errors(32), errors(512)
+    few, many = errors(16), errors(256)
     assert_mean(many, np.zeros(2))
     ratio = np.mean(few**2, axis=0) / np.mean(many**2, axis=0)
     relative = [np.std(e**2, axis=0) / np.mean(e**2, axis=0) / np.sqrt(len(e)) for e in (few, many)]
-    # Sixteen times the particles: a sixteenth of the squared error, up to a relative term of order 1/32.
-    assert np.all(np.abs(np.log(ratio / 16)) < 5 * np.hypot(*relative) + 2 / 32)
+    # Sixteen times the particles: a sixteenth of the squared error, up to a relative term of order 1/16.
+    assert np.all(np.abs(np.log(ratio / 16)) < 5 * np.hypot(*relative) + 2 / 16)
 
 
-def test_the_log_evidence_itself_is_never_nan(every_block):
-    """One particle and one point: the smallest population is weighed, never resampled, and unbiased."""
+def test_evidence_of_one_particle_and_one_point_is_finite_and_unbiased(every_block):
+    """The smallest population is weighed and never resampled."""
     blocks = [pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)]
     apg = pg.APG(chain, data={"x": "points"}, blocks=blocks)
     estimates = every_block(apg, {"x": X[:1]}, log_evidence, num_runs=NUM_RUNS, num_sweeps=2, num_particles=1)

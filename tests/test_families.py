@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from oracles import assert_mean
 from scipy import integrate, stats
 
+from oracles import assert_mean
 from popgibbs.families import Bernoulli, Beta, Categorical, Categories, Dirichlet, Gamma, Normal, NormalGamma
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 PAIRS = [
     (Normal(jnp.array([0.3, -2.0]), jnp.array([0.7, 3.0])), Normal(jnp.array([1.0, 1.0]), jnp.array([1.5, 2.0]))),
@@ -159,7 +161,9 @@ def test_categories_score_as_numpyros_categorical():
     np.testing.assert_allclose(
         Categories(LOGITS).log_prob(values), dist.CategoricalLogits(LOGITS).log_prob(values), rtol=1e-6
     )
-    np.testing.assert_allclose(Categories(LOGITS[0]).log_prob(2), dist.CategoricalLogits(LOGITS[0]).log_prob(2), rtol=1e-6)
+    np.testing.assert_allclose(
+        Categories(LOGITS[0]).log_prob(2), dist.CategoricalLogits(LOGITS[0]).log_prob(2), rtol=1e-6
+    )
 
 
 def test_categories_are_drawn_with_their_probabilities_and_never_with_probability_zero():

@@ -1,6 +1,6 @@
 """Padding, bucketing and batching never change a result."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import popgibbs as pg
-from models import AXES, centred_sampler, clusters_model, clusters_sampler, quick_compilation, ragged
+from models import AXES, centred_sampler, clusters_model, clusters_sampler, ragged
 from popgibbs.instances import Data, pad
 from popgibbs.objective import accumulate
 from popgibbs.population import Particle
@@ -21,13 +21,9 @@ from popgibbs.proposals import Enumerated
 from popgibbs.sampler import Sampler, initialise
 from popgibbs.typing import PRNGKey, Values
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(5)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    with quick_compilation():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import assert_mean, quick_jit
 
 import popgibbs as pg
+from oracles import assert_mean
 from popgibbs.resampling import _invert
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 SCHEMES = [pg.systematic, pg.stratified, pg.residual, pg.multinomial]
 SIZES = [1, 3, 10, 100, 1000]
 NUM_KEYS = 1000
-DRAWS = {scheme: quick_jit(jax.vmap(scheme, (0, None))) for scheme in SCHEMES}
+DRAWS = {scheme: jax.jit(jax.vmap(scheme, (0, None))) for scheme in SCHEMES}
 
 schemes = pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.__name__)
 sizes = pytest.mark.parametrize("size", SIZES)
@@ -89,7 +91,7 @@ def test_counts_of_systematic_and_residual_never_fall_below_the_whole_part(schem
 @pytest.mark.parametrize("size", [100, 1000])
 def test_no_position_however_near_an_edge_falls_to_a_particle_of_weight_zero(size):
     generator = np.random.default_rng(0)
-    invert = quick_jit(_invert)
+    invert = jax.jit(_invert)
     for _ in range(20):
         weights = np.where(generator.random(size) < 0.5, 0.0, generator.exponential(size=size))
         weights = (weights / weights.sum()).astype(np.float32)

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import assert_mean, normal_gamma_posterior, quick_jit
 
+from oracles import assert_mean, normal_gamma_posterior
 from popgibbs.families import Beta, Dirichlet, Gamma, Normal, NormalGamma
 from popgibbs.statistics import (
     Pairwise,
@@ -17,6 +17,8 @@ from popgibbs.statistics import (
     pool,
     spread_points,
 )
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 MASK = jnp.array([True, True, False, True, False])
 X = jnp.array([0.5, -1.2, jnp.nan, 2.0, 1e6])  # the masked points must not be seen
@@ -161,7 +163,7 @@ def test_a_pairwise_network_equals_one_on_the_concatenation():
 
 def seeds(points: np.ndarray, mask: np.ndarray, num: int, num_keys: int) -> np.ndarray:
     keys = jax.random.split(jax.random.key(0), num_keys)
-    drawn = quick_jit(jax.vmap(lambda key: spread_points(key, jnp.asarray(points), jnp.asarray(mask), num)))
+    drawn = jax.jit(jax.vmap(lambda key: spread_points(key, jnp.asarray(points), jnp.asarray(mask), num)))
     return np.asarray(drawn(keys))
 
 
@@ -173,6 +175,13 @@ def test_seeds_are_never_masked_points():
     assert np.all(np.abs(seeds(points, mask, 4, 5000)) < 100)
     only = np.arange(40) == 7
     assert np.all(seeds(points, only, 3, 100) == points[7])
+
+
+@pytest.mark.parametrize("size", [1, 10, 60])
+def test_the_first_seed_is_any_of_the_points_alike(size):
+    points = np.arange(size, dtype=np.float32)[:, None]
+    drawn = seeds(points, np.ones(size, bool), 1, 5000)[:, 0]
+    assert_mean(np.concatenate([drawn, drawn**2], axis=-1), np.array([points.mean(), np.mean(points**2)]))
 
 
 def test_the_second_seed_is_drawn_by_squared_distance_to_the_first():

@@ -9,6 +9,8 @@ from popgibbs.population import Particle, Population
 from popgibbs.resampling import multinomial, residual, stratified, systematic
 from popgibbs.weights import degenerate, ess, log_mean_exp, log_ratio, normalise, proper
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 INF, NAN = np.inf, np.nan
 
 
@@ -109,12 +111,15 @@ def test_resampling_moves_the_mean_weight_into_the_evidence_and_leaves_their_pro
     assert 1 not in after.ancestors
 
 
-@pytest.mark.parametrize(("log_weights", "below", "resampled"), [
-    ([0.3, 0.3, 0.3, 0.3], 1.0, False),  # equal weights never
-    ([0.0, 0.0, -INF, -INF], 0.5, False),  # an effective size of 2 is not below 2
-    ([0.0, 0.0, -INF, -INF], 0.6, True),
-    ([0.0, -INF, -INF, -INF], 0.0, False),
-])
+@pytest.mark.parametrize(
+    ("log_weights", "below", "resampled"),
+    [
+        ([0.3, 0.3, 0.3, 0.3], 1.0, False),  # equal weights never
+        ([0.0, 0.0, -INF, -INF], 0.5, False),  # an effective size of 2 is not below 2
+        ([0.0, 0.0, -INF, -INF], 0.6, True),
+        ([0.0, -INF, -INF, -INF], 0.0, False),
+    ],
+)
 def test_a_population_is_resampled_only_below_its_threshold(log_weights, below, resampled):
     before = population(log_weights)
     after = before.resample(jax.random.key(0), systematic, below)

@@ -1,7 +1,8 @@
 """Spreading a batch of instances over devices.
 
 XLA on CPU runs the many small operations of a sampler on one core; a process that shows several host devices (the command
-line sets their number) uses them all, each for its share of the batch.
+line sets their number) uses them all, each for its share of the batch. Devices never talk to each other inside a compiled
+program: on CPU a collective holds a thread while it waits, and with as many devices as threads the wait can be for ever.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 AXIS = "instances"
@@ -30,6 +31,11 @@ def over_instances(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def average(tree: Any) -> Any:
-    """The mean over devices, inside `over_instances`."""
-    return jax.lax.pmean(tree, AXIS)
+def on_all(tree: Any, mesh: Mesh) -> Any:
+    """A copy of the arrays on every device of the mesh."""
+    return tree if mesh.size == 1 else jax.device_put(tree, NamedSharding(mesh, SHARED))
+
+
+def on_first(tree: Any, mesh: Mesh) -> Any:
+    """Arrays that are spread over the mesh, together on its first device."""
+    return tree if mesh.size == 1 else jax.device_put(tree, mesh.devices.flat[0])

@@ -5,9 +5,10 @@ A step's randomness depends on the key and the step's number only, so a resumed 
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,7 +20,7 @@ from jax.random import fold_in
 from jaxtyping import Array
 
 from popgibbs.checkpoint import Checkpoints
-from popgibbs.distributed import BY_INSTANCE, SHARED, average, mesh_for, over_instances
+from popgibbs.distributed import BY_INSTANCE, SHARED, mesh_for, on_all, on_first, over_instances
 from popgibbs.instances import Data, Source
 from popgibbs.objective import accumulate
 from popgibbs.sampler import Sampler
@@ -86,44 +87,59 @@ def start(sampler: Sampler, key: PRNGKey, optimiser: optax.GradientTransformatio
     return State(arrays, optimiser.init(arrays), key, zero, zero, zero)
 
 
-def compile_step(
-    sampler: Sampler, optimiser: optax.GradientTransformation, budget: Budget
-) -> Callable[[State, Data], tuple[State, Metrics]]:
-    """A training step on a batch: gradients by the sampler, averaged over instances, and the optimiser's update."""
-    static = eqx.filter(sampler, eqx.is_inexact_array, inverse=True)
-    mesh = mesh_for(budget.batch_size)
+class Step:
+    """A training step on a batch: gradients, each device for its share of the instances, then the optimiser's update."""
 
-    def local(arrays: Any, keys: Array, batch: Data) -> Any:
-        gradient, info = accumulate(
-            eqx.combine(arrays, static), keys, batch, num_sweeps=budget.num_sweeps, num_particles=budget.num_particles
-        )
-        last = (info.ess[-1], info.acceptance[-1], info.log_joint[-1], info.log_evidence[-1])
-        return average((gradient, tuple(jnp.mean(number, axis=(0, 1)) for number in last)))
+    def __init__(self, sampler: Sampler, optimiser: optax.GradientTransformation, budget: Budget):
+        static = eqx.filter(sampler, eqx.is_inexact_array, inverse=True)
+        self._mesh = mesh_for(budget.batch_size)
+        self._keys = jax.jit(partial(_step_keys, budget.batch_size))
 
-    spread = over_instances(local, mesh, (SHARED, BY_INSTANCE, BY_INSTANCE), SHARED)
+        def local(arrays: Any, keys: Array, batch: Data) -> Any:
+            gradient, info = accumulate(
+                eqx.combine(arrays, static),
+                keys,
+                batch,
+                num_sweeps=budget.num_sweeps,
+                num_particles=budget.num_particles,
+            )
+            last = (info.ess[-1], info.acceptance[-1], info.log_joint[-1], info.log_evidence[-1])
+            means = tuple(jnp.mean(number, axis=(0, 1)) for number in last)
+            return jax.tree.map(lambda leaf: leaf[None], (gradient, means))
 
-    def step(state: State, batch: Data) -> tuple[State, Metrics]:
-        keys = instance_keys(fold_in(state.key, 2 * state.step), jnp.arange(budget.batch_size))
-        gradient, (ess, acceptance, log_joint, log_evidence) = spread(state.arrays, keys, batch)
-        finite = jnp.stack([_all_finite(tree) for tree in (*gradient.arrays.blocks, gradient.arrays.model)])
-        good = jnp.all(finite)
-        updates, optimiser_state = optimiser.update(gradient.arrays, state.optimiser, state.arrays)
-        proposed = (optax.apply_updates(state.arrays, updates), optimiser_state)
-        # A gradient that is not finite changes nothing: neither the parameters nor the optimiser's memory.
-        arrays, optimiser_state = jax.tree.map(
-            lambda new, old: jnp.where(good, new, old), proposed, (state.arrays, state.optimiser)
-        )
-        new = State(
-            arrays,
-            optimiser_state,
-            state.key,
-            state.step + 1,
-            state.skipped + jnp.where(good, 0, 1),
-            jnp.where(good, 0, state.skipped_in_a_row + 1),
-        )
-        return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite)
+        self.gradients = jax.jit(over_instances(local, self._mesh, (SHARED, BY_INSTANCE, BY_INSTANCE), BY_INSTANCE))
+        self.apply = jax.jit(partial(_apply, optimiser))
 
-    return jax.jit(step)
+    def __call__(self, state: State, batch: Data) -> tuple[State, Metrics]:
+        keys = self._keys(state.key, state.step)
+        shares = self.gradients(*on_all((state.arrays, keys), self._mesh), batch)
+        return self.apply(state, on_first(shares, self._mesh))
+
+
+def _step_keys(batch_size: int, key: PRNGKey, step: Array) -> Array:
+    return instance_keys(fold_in(key, 2 * step), jnp.arange(batch_size))
+
+
+def _apply(optimiser: optax.GradientTransformation, state: State, shares: Any) -> tuple[State, Metrics]:
+    """Average the devices' shares and update, unless the gradient is not finite."""
+    gradient, (ess, acceptance, log_joint, log_evidence) = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), shares)
+    finite = jnp.stack([_all_finite(tree) for tree in (*gradient.arrays.blocks, gradient.arrays.model)])
+    good = jnp.all(finite)
+    updates, optimiser_state = optimiser.update(gradient.arrays, state.optimiser, state.arrays)
+    proposed = (optax.apply_updates(state.arrays, updates), optimiser_state)
+    # A gradient that is not finite changes nothing: neither the parameters nor the optimiser's memory.
+    arrays, optimiser_state = jax.tree.map(
+        lambda new, old: jnp.where(good, new, old), proposed, (state.arrays, state.optimiser)
+    )
+    new = State(
+        arrays,
+        optimiser_state,
+        state.key,
+        state.step + 1,
+        state.skipped + jnp.where(good, 0, 1),
+        jnp.where(good, 0, state.skipped_in_a_row + 1),
+    )
+    return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite)
 
 
 def instance_keys(key: PRNGKey, indices: Array) -> Array:
@@ -154,7 +170,7 @@ def run_training(
     state = start(sampler, key, optimiser)
     if resume and checkpoints is not None and checkpoints.latest is not None:
         state = checkpoints.restore(state)
-    step_on = compile_step(sampler, optimiser, budget)
+    step_on = Step(sampler, optimiser, budget)
     history = History()
     with _watch_signals() as stopped:
         for step in range(int(state.step), num_steps):

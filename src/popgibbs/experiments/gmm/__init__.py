@@ -64,7 +64,7 @@ GMM = Experiment(
     build=build,
     variants=("default", "paper"),
     simulate=simulate,
-    training=Training(num_steps=20_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, num_points=60),
+    training=Training(num_steps=10_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, num_points=60),
     check=check,
     measures={"kl_global": kl_global},
     shipped=Path(str(files("popgibbs"))) / "trained" / "gmm",
