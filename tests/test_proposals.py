@@ -28,7 +28,6 @@ from oracles import (
     switch_log_evidence,
     switches,
 )
-from popgibbs.elements import Partition
 from popgibbs.instances import Data, complete
 from popgibbs.moves import Weigh
 from popgibbs.population import Particle
@@ -273,18 +272,14 @@ def test_scoring_the_drawn_values_under_the_same_key_returns_their_log_q():
     assert np.all(np.abs(log_q - other_key) > 0)
 
 
-def test_a_proposal_never_sees_the_values_of_its_own_block():
+def test_a_proposal_sees_the_other_blocks_and_never_the_values_of_its_own():
+    conditional = conditional_of(wandering(), 1, {"a": jnp.asarray(0.1), "b": jnp.asarray(0.7)})
     seen = []
 
     def watching(data, latents, model):
         seen.append(set(latents))
         wandering_b(data, latents, model)
 
-    sampler = wandering().check({"x": X})
-    block = pg.Block("b", proposal=watching)
-    given = {"a": jnp.asarray(0.1)}
-    target = sampler.target(complete({"x": X}, wandering().axes))
-    block.kernel.score(
-        jax.random.key(0), Conditional(target, given, ("b",), Partition(sampler.sites)), {"b": jnp.asarray(1.0)}
-    )
+    values, _ = pg.Block("b", proposal=watching).kernel.draw(jax.random.key(0), conditional)
     assert seen == [{"a"}]
+    assert values["b"] != 0.7

@@ -166,22 +166,27 @@ def test_the_first_block_that_contains_a_site_draws_it_first():
     assert initial_plan(blocks) == [(0, ("b", "c")), (1, ("a",))]
 
 
-def test_an_observer_sees_the_initial_step_once_and_every_block_of_every_sweep():
+def test_an_observer_sees_the_initial_step_and_every_block_of_every_sweep_each_with_its_own_keys():
     sampler = near().check(X[0])
     batch = jax.tree.map(lambda leaf: leaf[None], complete(X[0], near().axes))
 
-    def observe(seen, sampler, index, data, event):
+    def observe(carry, sampler, index, data, event):
         assert event.log_v.shape == (1, 6, 1)
         assert set(event.latents) == {"a", "b"}
         assert set(event.proposed) == (set() if index is None else set(sampler.blocks[index].sites))
-        return seen.at[2 if index is None else index].add(1)
+        order, keys, step = carry
+        order = order.at[step].set(-1 if index is None else index)
+        return order, keys.at[step].set(jax.random.key_data(event.keys[0])), step + 1
 
     @jax.jit
     def observed(keys):
-        return run(sampler, keys, batch, num_sweeps=4, num_particles=6, observe=observe, carry=jnp.zeros(3, int))
+        carry = jnp.zeros(9, int), jnp.zeros((9, 6, 2), jnp.uint32), 0
+        return run(sampler, keys, batch, num_sweeps=4, num_particles=6, observe=observe, carry=carry)
 
-    _, info, seen = observed(jax.random.split(KEY, 1))
-    np.testing.assert_array_equal(seen, [4, 4, 1])
+    _, info, (order, keys, step) = observed(jax.random.split(KEY, 1))
+    assert step == 9
+    np.testing.assert_array_equal(order, [-1, 0, 1, 0, 1, 0, 1, 0, 1])
+    assert len(np.unique(np.asarray(keys).reshape(-1, 2), axis=0)) == 9 * 6
     assert info.ess.shape == (5, 1, 1, 2)
 
 
