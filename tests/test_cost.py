@@ -21,6 +21,8 @@ from popgibbs.training import Budget, Step, start
 
 SIZE = 64
 KEY = jax.random.key(0)
+# What is measured is settled before code is generated, so the code need not be good.
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 # Locality ---------------------------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ def flops() -> dict[str, list[float]]:
             lowered = jax.jit(lambda key, data, population: update(key, sampler, index, data, population)).lower(
                 KEY, data, population
             )
-            return lowered.compile().cost_analysis()["flops"]
+            return lowered.compile(QUICK).cost_analysis()["flops"]
 
         return [cost(0), cost(1)]
 
@@ -87,7 +89,7 @@ def compiled_step(apg: pg.APG, instance: dict[str, np.ndarray], num_sweeps: int,
     one = complete({name: jnp.asarray(value) for name, value in instance.items()}, apg.axes)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), one)
     state = start(apg.built, KEY, optimiser)
-    return step.gradients.lower(state.arrays, jax.random.split(KEY), batch).compile()
+    return step.gradients.lower(state.arrays, jax.random.split(KEY), batch).compile(QUICK)
 
 
 def test_memory_of_training_does_not_grow_with_the_sweeps() -> None:

@@ -6,10 +6,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.nn import logsumexp
 from scipy import stats
 
 import popgibbs as pg
 from oracles import (
+    GATE,
+    STEP,
+    SWITCH,
     assert_mean,
     chain,
     chain_log_evidence,
@@ -108,13 +112,28 @@ def test_evidence_and_weighted_means_are_unbiased_after_every_block_of_a_chain(e
         assert_mean(ratios[step, :, None] * means[step], np.array(moments))
 
 
+def tempered_table(x):
+    """0.8 log p(g, h, x_n | s), with axes (s, point, g, h): flatter than the conditionals that it stands for."""
+    s, g, h = (jnp.arange(size).reshape(shape) for size, shape in ((3, (3, 1, 1, 1)), (2, (2, 1)), (3, (3,))))
+    gate = jnp.stack([1 - jnp.asarray(GATE), jnp.asarray(GATE)], axis=-1)[:, None, :, None]
+    likelihood = dist.Normal(s + 2.0 * g - h, 1.0).log_prob(x[:, None, None])
+    return 0.8 * (jnp.log(gate) + jnp.log(jnp.asarray(STEP)) + likelihood)
+
+
 def near_s(data, latents, model):
-    numpyro.sample("s", dist.Categorical(jnp.array([0.4, 0.3, 0.3])))
+    logits = jnp.log(jnp.asarray(SWITCH))
+    if "g" in latents:
+        table = tempered_table(data["x"])
+        chosen = table[:, jnp.arange(table.shape[1]), latents["g"], latents["h"]]
+        logits += jnp.sum(jnp.where(data.mask["points"], chosen, 0.0), axis=-1)
+    numpyro.sample("s", dist.Categorical(logits=logits))
 
 
 def near_locals(data, latents, model):
-    g = numpyro.sample("g", dist.Bernoulli(0.3 + 0.2 * latents["s"] * jnp.ones_like(data["x"])))
-    numpyro.sample("h", dist.Categorical(jnp.array([[0.5, 0.25, 0.25], [0.2, 0.4, 0.4]])[g]))
+    table = tempered_table(data["x"])[latents["s"]]
+    logits = logsumexp(table, axis=-1)
+    g = numpyro.sample("g", dist.Bernoulli(logits=logits[:, 1] - logits[:, 0]))
+    numpyro.sample("h", dist.Categorical(logits=table[jnp.arange(table.shape[0]), g]))
 
 
 def test_evidence_is_unbiased_after_every_block_of_a_discrete_model(every_block):

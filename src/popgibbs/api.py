@@ -170,9 +170,10 @@ class APG:
         return Posterior(runner, parts)
 
     def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:
-        """Write the sampler's arrays, without a training state."""
+        """Write the sampler's arrays, without a training state; the newest of a directory is what `load` reads."""
         checkpoints = Checkpoints(directory, configuration)
-        checkpoints.save(0, {"arrays": eqx.filter(self.built, eqx.is_inexact_array)})
+        step = 0 if checkpoints.latest is None else checkpoints.latest + 1
+        checkpoints.save(step, {"arrays": eqx.filter(self.built, eqx.is_inexact_array)})
         checkpoints.close()
 
     def load(self, directory: str | Path) -> "APG":

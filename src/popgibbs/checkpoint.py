@@ -34,6 +34,9 @@ def from_names(arrays: Mapping[str, Any], target: Any, where: str) -> Any:
         raise CheckpointError(
             f"{where} lacks '{missing[0]}' ({len(missing)} arrays are missing): it is of another sampler"
         )
+    within = {name.split("/")[0] for name in expected}
+    if extra := sorted(name for name in set(arrays) - set(expected) if name.split("/")[0] in within):
+        raise CheckpointError(f"{where} is of another sampler: it holds '{extra[0]}', which this one does not")
     for name, leaf in expected.items():
         if np.shape(arrays[name]) != np.shape(leaf):
             raise CheckpointError(
@@ -129,4 +132,5 @@ def read_about(directory: str | Path) -> dict[str, Any]:
 
 def read_arrays(directory: str | Path) -> dict[str, Any]:
     """All arrays of a run's newest checkpoint by name."""
+    read_about(directory)  # refuses other formats
     return _read(directory, "arrays", ocp.args.StandardRestore())

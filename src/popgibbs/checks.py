@@ -311,9 +311,7 @@ def _raise_findings(findings: Findings, blocks: tuple[Block, ...]) -> None:
                 raise ValueError(f"{what} draws values of '{name}' outside the support that the model gives it")
             if not findings.inside_proposal[draw][name]:
                 raise ValueError(f"{what} cannot draw values of '{name}' that the model can: its support is too narrow")
-    for index, same in findings.padding_of_proposals.items():
+    for draw, same in findings.padding_of_proposals.items():
         if not same:
-            raise ValueError(
-                f"block '{blocks[index].label}': its proposal changes when an instance is padded; multiply what it pools "
-                "by data.mask"
-            )
+            what = _what(blocks[draw.block], draw.initial)
+            raise ValueError(f"{what} changes when an instance is padded; multiply what it pools by data.mask")

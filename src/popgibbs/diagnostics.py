@@ -11,12 +11,15 @@ def combined_log_evidence(log_evidence: np.ndarray) -> np.ndarray:
 
 
 def log_evidence_error(log_evidence: np.ndarray) -> np.ndarray:
-    """The standard error of the combined log evidence, by the spread over populations; NaN for a single population."""
+    """The standard error of the combined log evidence, by the spread over populations.
+
+    NaN for a single population, and where no population has evidence.
+    """
     count = log_evidence.shape[-1]
-    if count == 1:
-        return np.full(log_evidence.shape[:-1], np.nan)
-    centred = log_evidence - combined_log_evidence(log_evidence)[..., None]
-    return np.std(np.exp(centred), axis=-1, ddof=1) / np.sqrt(count)
+    combined = combined_log_evidence(log_evidence)[..., None]
+    known = np.isfinite(combined) & (count > 1)
+    relative = np.exp(log_evidence - np.where(known, combined, 0.0), where=known, out=np.full(log_evidence.shape, np.nan))
+    return np.std(relative, axis=-1, ddof=min(1, count - 1)) / np.sqrt(count)
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:

@@ -85,6 +85,9 @@ def as_instances(data: Any, axes: Axes) -> list[Values]:
         instances = [{name: value[i] for name, value in stacked.items()} for i in range(count)]
     else:
         instances = list(data)
+        for i, instance in enumerate(instances):
+            if isinstance(instance, Mapping) != isinstance(instances[0], Mapping):
+                raise ValueError(f"instance {i} is of another form than instance 0; give all as dicts or all as arrays")
         if instances and not isinstance(instances[0], Mapping):
             if len(axes) != 1:
                 raise ValueError(
@@ -213,15 +216,15 @@ class Finite:
     def __init__(self, instances: Sequence[Values], axes: Axes, seed: int = 0):
         self._buckets = into_buckets(instances, axes)
         self._seed = seed
-        self._epoch = -1
+        self._shuffle: tuple[int, int] | None = None  # the epoch and the batch size that `_batches` are for
         self._batches: list[tuple[int, np.ndarray]] = []
 
     def batch(self, key: PRNGKey, step: int, batch_size: int) -> Data:
         del key
         per_epoch = sum(-(-len(bucket) // batch_size) for bucket in self._buckets)
         epoch, place = divmod(step, per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._batches = epoch, self._shuffled(epoch, batch_size)
+        if self._shuffle != (epoch, batch_size):
+            self._shuffle, self._batches = (epoch, batch_size), self._shuffled(epoch, batch_size)
         bucket, rows = self._batches[place]
         return jax.tree.map(lambda leaf: leaf[rows], self._buckets[bucket].data)
 

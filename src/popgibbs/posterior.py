@@ -198,7 +198,10 @@ class Posterior:
         weights = self.weights
         rows = []
         for i in chosen:
-            flat_weights = weights[i].reshape(-1) / weights[i].sum()
+            flat_weights = weights[i].reshape(-1)
+            if not flat_weights.any():  # an instance that failed is summarised by its particles as they are
+                flat_weights = np.ones_like(flat_weights)
+            flat_weights = flat_weights / flat_weights.sum()
             for name, samples in self[i].items():
                 flat = samples.reshape(flat_weights.shape[0], -1)
                 table = _rows(flat, flat_weights)
@@ -233,7 +236,9 @@ class Posterior:
         coords = {"instance": np.arange(len(self))}
         for name, array in draws.items():
             dims[name] = ["instance", *(f"{name}_dim_{i}" for i in range(array.ndim - 3))]
-        return az.from_dict(posterior=draws, sample_stats=statistics, constant_data=last, coords=coords, dims=dims)
+        with warnings.catch_warnings():  # more populations than particles is unusual for chains, not for us
+            warnings.filterwarnings("ignore", "More chains", UserWarning)
+            return az.from_dict(posterior=draws, sample_stats=statistics, constant_data=last, coords=coords, dims=dims)
 
     def _plate_sizes(self) -> dict[str, np.ndarray]:
         declared = self._parts[0].bucket.data.mask

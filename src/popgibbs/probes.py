@@ -38,7 +38,7 @@ class Findings(NamedTuple):
     """What was measured; every entry is true where all is well."""
 
     padding_of_sites: dict[str, bool]  # by site of the model
-    padding_of_proposals: dict[int, bool]  # by block
+    padding_of_proposals: dict[Draw, bool]
     independent: dict[int, dict[str, bool]]  # by block and factor
     proposal_splits: dict[int, bool]  # by block
     inside_model: dict[Draw, dict[str, bool]]  # draws of the proposal lie in the model's support
@@ -68,10 +68,9 @@ def measure(
             for index, block in enumerate(blocks)
             if not partitions[index].whole
         }
-        proposing = {index: block for index, block in enumerate(blocks) if block.proposes}
         return (
             _same(target.log_probs(latents), big.log_probs(big_latents)),
-            {i: _proposal_keeps(block, key, (target, latents), (big, big_latents)) for i, block in proposing.items()},
+            [_proposal_keeps(blocks[draw.block], draw, key, (target, latents), (big, big_latents)) for draw in draws],
             {i: _independent(conditional, latents, other) for i, conditional in conditionals.items()},
             {i: _splits(blocks[i], conditional, key, latents, other) for i, conditional in conditionals.items()},
             [_supports(target, blocks[draw.block], draw, many, keys) for draw in draws],
@@ -85,7 +84,7 @@ def measure(
     )
     return Findings(
         padding_of_sites=sites,
-        padding_of_proposals=proposals,
+        padding_of_proposals=dict(zip(draws, proposals, strict=True)),
         independent=independent,
         proposal_splits=splits,
         inside_model={draw: found[0] for draw, found in zip(draws, supports, strict=True)},
@@ -113,10 +112,13 @@ def _close(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.isclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-def _proposal_keeps(block: Block, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]) -> jax.Array:
+def _proposal_keeps(
+    block: Block, draw: Draw, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
+) -> jax.Array:
     def log_q(target: Target, latents: Values) -> jax.Array:
-        conditional = condition(target, latents, block.sites, Partition(target.sites))
-        return jnp.sum(block.kernel.score(key, conditional, {name: latents[name] for name in block.sites}))
+        given = {name: latents[name] for name in draw.given}
+        conditional = Conditional(target, given, draw.names, Partition(target.sites), draw.initial)
+        return jnp.sum(block.kernel.score(key, conditional, {name: latents[name] for name in draw.names}))
 
     return _close(log_q(*small), log_q(*large))
 

@@ -73,13 +73,19 @@ class Enumerated(eqx.Module):
     def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
         log_q = self._log_conditional(conditional)
         choice = inverse_cdf(key, log_q)
-        return self._decode(conditional, choice), jnp.take_along_axis(log_q, choice[:, None], axis=-1)[:, 0]
+        chosen = jnp.take_along_axis(log_q, choice[:, None], axis=-1)[:, 0]
+        values = {
+            name: self._lay(conditional, name, column[choice]) for name, column in self._columns(conditional).items()
+        }
+        return values, jnp.where(conditional.real, chosen, 0.0)
 
     def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
         log_q = self._log_conditional(conditional)
-        matches = [jnp.ravel(values[name])[:, None] == column for name, column in self._columns(conditional).items()]
-        chosen = jnp.all(jnp.stack(matches), axis=0)
-        return jnp.sum(jnp.where(chosen, log_q, 0.0), axis=-1)
+        chosen = jnp.ones(log_q.shape, bool)
+        for name, column in self._columns(conditional).items():
+            # A site has one value in each element, so summing into elements puts them in order.
+            chosen &= conditional.reduce({name: values[name].astype(log_q.dtype)})[:, None] == column
+        return jnp.where(conditional.real, jnp.sum(jnp.where(chosen, log_q, 0.0), axis=-1), 0.0)
 
     def _columns(self, conditional: Conditional) -> dict[str, Array]:
         """For each site, its value in every joint value of the block."""
@@ -91,17 +97,16 @@ class Enumerated(eqx.Module):
         }
 
     def _log_conditional(self, conditional: Conditional) -> Float[Array, "element joint"]:
-        shape = conditional.partition.shape(conditional.target.plate_sizes)
+        size = conditional.real.shape
 
         def log_density(values: Values) -> Elements:
-            filled = {name: jnp.broadcast_to(value, shape) for name, value in values.items()}
+            filled = {name: self._lay(conditional, name, jnp.broadcast_to(v, size)) for name, v in values.items()}
             return conditional.reduce(conditional.log_probs(filled))
 
         return jax.nn.log_softmax(jax.vmap(log_density, out_axes=1)(self._columns(conditional)), axis=-1)
 
-    def _decode(self, conditional: Conditional, choice: Array) -> Values:
-        shape = conditional.partition.shape(conditional.target.plate_sizes)
-        return {name: column[choice].reshape(shape) for name, column in self._columns(conditional).items()}
+    def _lay(self, conditional: Conditional, name: str, elements: Array) -> Array:
+        return conditional.partition.spread_values(elements, name, conditional.target.plate_sizes)
 
 
 def inverse_cdf(key: PRNGKey, log_probs: Float[Array, "*batch value"]) -> Array:

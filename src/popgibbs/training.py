@@ -183,7 +183,9 @@ def run_training(
                 checkpoints.save(done, state)
             if stopped.is_set() and done < num_steps:
                 raise Interrupted(f"stopped after step {done}")
-    return eqx.combine(state.arrays, eqx.filter(sampler, eqx.is_inexact_array, inverse=True)), history, state
+    # By way of the host, so that the trained arrays are not bound to the device that updated them.
+    trained = jax.tree.map(jnp.asarray, jax.device_get(state.arrays))
+    return eqx.combine(trained, eqx.filter(sampler, eqx.is_inexact_array, inverse=True)), history, state
 
 
 def _report(
