@@ -27,6 +27,11 @@ def to_names(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): _plain(leaf) for path, leaf in leaves}
 
 
+def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """NumPy arrays: a checkpoint that knows of devices can only be read where there are the same ones."""
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
 def from_names(arrays: Mapping[str, Any], target: Any, where: str) -> Any:
     """A tree like the target with the named arrays; names and shapes must agree."""
     expected = to_names(target)
@@ -87,7 +92,7 @@ class Checkpoints:
         if self.latest == step:
             return
         about = {"format": FORMAT, "versions": versions(), "configuration": self.configuration}
-        arguments = ocp.args.Composite(arrays=ocp.args.StandardSave(to_names(tree)), about=ocp.args.JsonSave(about))
+        arguments = ocp.args.Composite(arrays=ocp.args.StandardSave(_on_host(to_names(tree))), about=ocp.args.JsonSave(about))
         self._manager.save(step, args=arguments)
 
     def restore(self, target: Any) -> Any:

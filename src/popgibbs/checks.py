@@ -156,7 +156,9 @@ def _candidate(block: Block, target: Target) -> Partition:
     if block.by:
         return _by_component(block, target)
     factors = [sites[name] for name in touched(target.sites, block.sites)]
-    shared = [plate for plate, _ in factors[0].plates if all(site.axis(plate) is not None for site in factors)]
+    # In the order of their axes, whichever was entered first.
+    ordered = sorted(factors[0].plates, key=lambda plate: plate[1])
+    shared = [plate for plate, _ in ordered if all(site.axis(plate) is not None for site in factors)]
     return Partition(target.sites, tuple(shared))
 
 

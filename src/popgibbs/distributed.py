@@ -38,4 +38,4 @@ def on_all(tree: Any, mesh: Mesh) -> Any:
 
 def on_first(tree: Any, mesh: Mesh) -> Any:
     """Arrays that are spread over the mesh, together on its first device."""
-    return tree if mesh.size == 1 else jax.device_put(tree, mesh.devices.flat[0])
+    return jax.device_put(tree, mesh.devices.flat[0])

@@ -54,14 +54,16 @@ def conjugate_normal_gamma(
     # Points last: reductions along the last axis are several times faster on CPU.
     shares = jnp.where(mask[:, None], shares, 0.0).T[:, None, :]
     count = jnp.sum(shares, axis=-1)
-    safe = jnp.maximum(count, jnp.finfo(count.dtype).tiny)
-    mean = jnp.sum(shares * values.T, axis=-1) / safe
+    # Large enough for its square, which the gradient divides by, to be a number.
+    safe = jnp.maximum(count, 1e-12)
+    total_value = jnp.sum(shares * values.T, axis=-1)
+    mean = total_value / safe
     # About their own mean the squares are least, so through the mean they have no gradient.
     squares = jnp.sum(shares * (values.T - stop_gradient(mean)[:, :, None]) ** 2, axis=-1)
     total = prior.count + count
     shrinkage = prior.count * count / total
     return NormalGamma(
-        loc=(prior.count * prior.loc + count * mean) / total,
+        loc=(prior.count * prior.loc + total_value) / total,
         count=jnp.broadcast_to(total, mean.shape),
         concentration=jnp.broadcast_to(prior.concentration + 0.5 * count, mean.shape),
         rate=prior.rate + 0.5 * squares + 0.5 * shrinkage * (mean - prior.loc) ** 2,
@@ -106,12 +108,13 @@ def spread_points(
     everywhere = jnp.where(mask, 1.0, 0.0)
 
     def choose(distance: Array, uniform: Array) -> tuple[Array, Array]:
-        # Points that coincide with those before leave no distance to draw by: then any will do.
-        shares = jnp.where(jnp.sum(distance * mask) > 0, distance * mask, everywhere)
+        shares = jnp.where(mask, distance, 0.0)
+        # The first has none before it, and points that coincide with those before leave no distance: any will do.
+        usable = (jnp.sum(shares) > 0) & (jnp.sum(shares) < jnp.inf)
+        shares = jnp.where(usable, shares, everywhere)
         cumulative = jnp.cumsum(shares)
         last = jnp.argmax(jnp.where(mask, jnp.arange(mask.shape[0]), -1))
         point = points[jnp.minimum(jnp.sum(uniform * cumulative[-1] >= cumulative), last)]
         return jnp.minimum(distance, jnp.sum((points - point) ** 2, axis=-1)), point
 
-    far = jnp.full(mask.shape, jnp.finfo(points.dtype).max / mask.shape[0])
-    return jax.lax.scan(choose, far, jax.random.uniform(key, (num,)))[1]
+    return jax.lax.scan(choose, jnp.full(mask.shape, jnp.inf), jax.random.uniform(key, (num,)))[1]

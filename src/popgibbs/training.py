@@ -92,7 +92,7 @@ class Step:
 
     def __init__(self, sampler: Sampler, optimiser: optax.GradientTransformation, budget: Budget):
         static = eqx.filter(sampler, eqx.is_inexact_array, inverse=True)
-        self._mesh = mesh_for(budget.batch_size)
+        self.mesh = mesh_for(budget.batch_size)
         self._keys = jax.jit(partial(_step_keys, budget.batch_size))
 
         def local(arrays: Any, keys: Array, batch: Data) -> Any:
@@ -107,13 +107,13 @@ class Step:
             means = tuple(jnp.mean(number, axis=(0, 1)) for number in last)
             return jax.tree.map(lambda leaf: leaf[None], (gradient, means))
 
-        self.gradients = jax.jit(over_instances(local, self._mesh, (SHARED, BY_INSTANCE, BY_INSTANCE), BY_INSTANCE))
+        self.gradients = jax.jit(over_instances(local, self.mesh, (SHARED, BY_INSTANCE, BY_INSTANCE), BY_INSTANCE))
         self.apply = jax.jit(partial(_apply, optimiser))
 
     def __call__(self, state: State, batch: Data) -> tuple[State, Metrics]:
         keys = self._keys(state.key, state.step)
-        shares = self.gradients(*on_all((state.arrays, keys), self._mesh), batch)
-        return self.apply(state, on_first(shares, self._mesh))
+        shares = self.gradients(*on_all((state.arrays, keys), self.mesh), batch)
+        return self.apply(state, on_first(shares, self.mesh))
 
 
 def _step_keys(batch_size: int, key: PRNGKey, step: Array) -> Array:
@@ -171,6 +171,7 @@ def run_training(
     if resume and checkpoints is not None and checkpoints.latest is not None:
         state = checkpoints.restore(state)
     step_on = Step(sampler, optimiser, budget)
+    state = on_first(state, step_on.mesh)
     history = History()
     with _watch_signals() as stopped:
         for step in range(int(state.step), num_steps):
