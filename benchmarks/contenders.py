@@ -1,4 +1,4 @@
-"""One contender of one case, in a process of its own: prints compile seconds, seconds a step and peak memory as JSON."""
+"""One contender of one case, in a process of its own, which times steps when it is asked to."""
 
 import json
 import resource
@@ -7,8 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
-
-WARM_UP, TIMED = 10, 150
 
 
 def popgibbs_gmm_step() -> tuple[Callable[[Any], Any], Any]:
@@ -54,26 +52,23 @@ def coix_gmm_step_unrolled() -> tuple[Callable[[Any], Any], Any]:
     return _coix(unrolled=True)
 
 
-def measure(make: Callable[[], tuple[Callable[[Any], Any], Any]]) -> dict[str, float]:
+def serve(make: Callable[[], tuple[Callable[[Any], Any], Any]]) -> None:
+    """Compile, then time as many steps as each line of the input asks for; answers are lines of JSON."""
     import jax
 
     step, state = make()
     started = time.perf_counter()
-    state, metrics = jax.block_until_ready(step(state))
-    compile_seconds = time.perf_counter() - started
-    times = []
-    for i in range(WARM_UP + TIMED):
-        started = time.perf_counter()
-        state, metrics = jax.block_until_ready(step(state))
-        if i >= WARM_UP:
+    state, _ = jax.block_until_ready(step(state))
+    print(json.dumps({"compile_seconds": time.perf_counter() - started}), flush=True)
+    for line in sys.stdin:
+        times = []
+        for _ in range(int(line)):
+            started = time.perf_counter()
+            state, _ = jax.block_until_ready(step(state))
             times.append(time.perf_counter() - started)
-    del metrics
-    return {
-        "seconds": statistics.median(times),
-        "compile_seconds": compile_seconds,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"seconds": statistics.median(times), "peak_mb": peak}), flush=True)
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(globals()[sys.argv[1]])))
+    serve(globals()[sys.argv[1]])

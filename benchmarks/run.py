@@ -1,7 +1,8 @@
 """Run every case, ours and the peer's by turns, and write `results.json`.
 
-A contender runs in a process of its own, so that devices and peak memory are its own; the rounds alternate, so that
-whatever else the machine does falls on both; a number is the median over the rounds.
+A contender is a process of its own, so that devices and peak memory are its own. All are compiled first, one at a time;
+then they take short turns, so that whatever else the machine does falls on all of them; a number is the median over the
+turns.
 """
 
 import json
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-ROUNDS = 3
+WARM_UP, TURNS, STEPS = 1, 15, 20
 RESULTS = Path(__file__).with_name("results.json")
 CASES = {
     "gmm training step, coix.algo.apgs": ("popgibbs_gmm_step", "coix_gmm_step"),
@@ -25,23 +26,46 @@ CASES = {
 }
 
 
-def run_contender(name: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.contenders", name]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
-    return json.loads(done.stdout.splitlines()[-1])
+class Contender:
+    """A process that times steps when it is asked to."""
 
+    def __init__(self, name: str):
+        command = [sys.executable, "-m", "benchmarks.contenders", name]
+        here = Path(__file__).parents[1]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here)
+        self.compile_seconds = self._answer()["compile_seconds"]
 
-def median(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(entry[key] for entry in rounds) for key in rounds[0]}
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{' '.join(map(str, self._process.args))} ended with {self._process.wait()}")
+        return json.loads(line)
+
+    def time(self, num_steps: int) -> dict[str, float]:
+        assert self._process.stdin is not None
+        print(num_steps, file=self._process.stdin, flush=True)
+        return self._answer()
 
 
 def main() -> None:
-    contenders = list(dict.fromkeys(name for pair in CASES.values() for name in pair))
-    turns = [name for _ in range(ROUNDS) for name in contenders]
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-    for name in track(turns, description="timing", console=Console(stderr=True)):
-        rounds[name].append(run_contender(name))
-    medians = {name: median(rounds[name]) for name in contenders}
+    console = Console(stderr=True)
+    names = list(dict.fromkeys(name for pair in CASES.values() for name in pair))
+    contenders = {name: Contender(name) for name in track(names, description="compiling", console=console)}
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for turn in track(range(WARM_UP + TURNS), description="timing", console=console):
+        for name, contender in contenders.items():
+            timed = contender.time(STEPS)
+            if turn >= WARM_UP:
+                turns[name].append(timed)
+    medians = {
+        name: {
+            "seconds": statistics.median(turn["seconds"] for turn in turns[name]),
+            "compile_seconds": contenders[name].compile_seconds,
+            "peak_mb": turns[name][-1]["peak_mb"],
+        }
+        for name in names
+    }
     cases = {
         case: {
             "ours": medians[ours],
@@ -53,7 +77,8 @@ def main() -> None:
     packages = ("popgibbs", "jax", "numpyro", "coix")
     about = {
         "settings": "batch 20, 60 points, 10 particles, K=5, gradients and optimiser",
-        "rounds": ROUNDS,
+        "turns": TURNS,
+        "steps_a_turn": STEPS,
         "cores": len(os.sched_getaffinity(0)),
         "machine": platform.processor() or platform.machine(),
         "versions": {package: version(package) for package in packages},

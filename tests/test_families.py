@@ -8,7 +8,7 @@ import pytest
 from scipy import integrate, stats
 
 from oracles import assert_mean
-from popgibbs.families import Bernoulli, Beta, Categorical, Categories, Dirichlet, Gamma, Normal, NormalGamma
+from popgibbs.families import Bernoulli, Beta, Categorical, Dirichlet, FewCategories, Gamma, Normal, NormalGamma
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -159,15 +159,15 @@ LOGITS = jnp.array([[0.5, -1.0, 2.0, -200.0], [-200.0, 0.0, 0.0, 0.0]])  # exp(â
 def test_categories_score_as_numpyros_categorical():
     values = jnp.array([[0, 1], [1, 2], [2, 3], [3, 0]])
     np.testing.assert_allclose(
-        Categories(LOGITS).log_prob(values), dist.CategoricalLogits(LOGITS).log_prob(values), rtol=1e-6
+        FewCategories(LOGITS).log_prob(values), dist.CategoricalLogits(LOGITS).log_prob(values), rtol=1e-6
     )
     np.testing.assert_allclose(
-        Categories(LOGITS[0]).log_prob(2), dist.CategoricalLogits(LOGITS[0]).log_prob(2), rtol=1e-6
+        FewCategories(LOGITS[0]).log_prob(2), dist.CategoricalLogits(LOGITS[0]).log_prob(2), rtol=1e-6
     )
 
 
 def test_categories_are_drawn_with_their_probabilities_and_never_with_probability_zero():
-    draws = np.asarray(Categories(LOGITS).sample(jax.random.key(0), (100_000,)))
+    draws = np.asarray(FewCategories(LOGITS).sample(jax.random.key(0), (100_000,)))
     assert draws.shape == (100_000, 2)
     assert draws.dtype == dist.CategoricalLogits(LOGITS).sample(jax.random.key(0)).dtype
     frequencies = draws[:, :, None] == np.arange(4)
@@ -177,7 +177,7 @@ def test_categories_are_drawn_with_their_probabilities_and_never_with_probabilit
 
 
 def test_categories_expand_as_numpyros_categorical():
-    expanded, expected = Categories(LOGITS[0]).expand([5]), dist.CategoricalLogits(LOGITS[0]).expand([5])
+    expanded, expected = FewCategories(LOGITS[0]).expand([5]), dist.CategoricalLogits(LOGITS[0]).expand([5])
     values = jnp.array([0, 1, 2, 1, 0])
     np.testing.assert_allclose(expanded.log_prob(values), expected.log_prob(values), rtol=1e-6)
     assert expanded.sample(jax.random.key(0)).shape == (5,)

@@ -13,6 +13,7 @@ from popgibbs.statistics import (
     additive_update,
     conjugate_normal_gamma,
     mean_pool,
+    pick,
     pointwise,
     pool,
     spread_points,
@@ -146,7 +147,8 @@ def test_a_component_with_next_to_no_points_has_a_finite_gradient(share):
         assert np.all(np.isfinite(gradient))
 
 
-def test_a_pairwise_network_equals_one_on_the_concatenation():
+@pytest.mark.parametrize("num_components", [3, 20])
+def test_a_pairwise_network_equals_one_on_the_concatenation(num_components):
     pairwise = Pairwise(2, 4, 8, key=jax.random.key(0))
     network = eqx.nn.MLP(6, "scalar", 8, 1, activation=jnp.tanh, key=jax.random.key(1))
     first = jnp.concatenate([pairwise.of_point.weight, pairwise.of_component.weight], axis=1)
@@ -156,9 +158,16 @@ def test_a_pairwise_network_equals_one_on_the_concatenation():
         (first, pairwise.of_component.bias, pairwise.out.weight, pairwise.out.bias),
     )
     points = jax.random.normal(jax.random.key(2), (5, 2))
-    components = jax.random.normal(jax.random.key(3), (3, 4))
+    components = jax.random.normal(jax.random.key(3), (num_components, 4))
     expected = [[network(jnp.concatenate([point, component])) for component in components] for point in points]
     np.testing.assert_allclose(pairwise(points, components), np.array(expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2), (4, 2, 3)])
+def test_picking_is_indexing(shape):
+    values = jax.random.normal(jax.random.key(0), shape)
+    component = jnp.array([3, 0, 2, 2, 1])
+    np.testing.assert_array_equal(pick(values, component), values[component])
 
 
 def seeds(points: np.ndarray, mask: np.ndarray, num: int, num_keys: int) -> np.ndarray:

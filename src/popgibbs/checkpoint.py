@@ -92,7 +92,9 @@ class Checkpoints:
         if self.latest == step:
             return
         about = {"format": FORMAT, "versions": versions(), "configuration": self.configuration}
-        arguments = ocp.args.Composite(arrays=ocp.args.StandardSave(_on_host(to_names(tree))), about=ocp.args.JsonSave(about))
+        arguments = ocp.args.Composite(
+            arrays=ocp.args.StandardSave(_on_host(to_names(tree))), about=ocp.args.JsonSave(about)
+        )
         self._manager.save(step, args=arguments)
 
     def restore(self, target: Any) -> Any:

@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from popgibbs.families import Categorical, NormalGamma
+from popgibbs.statistics import pick
 
 NUM_CLUSTERS = 3
 PRIOR = NormalGamma(loc=0.0, count=0.1, concentration=2.0, rate=2.0)
@@ -20,4 +21,4 @@ def mixture(x: jax.Array) -> None:
         mu: Any = numpyro.sample("mu", PRIOR.mean(tau).to_event(1))
     with numpyro.plate("points", x.shape[0]):
         c: Any = numpyro.sample("c", Categorical(jnp.zeros(NUM_CLUSTERS)).distribution())
-        numpyro.sample("x", dist.Normal(mu[c], tau[c] ** -0.5).to_event(1), obs=x)
+        numpyro.sample("x", dist.Normal(pick(mu, c), pick(tau**-0.5, c)).to_event(1), obs=x)
