@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from popgibbs.typing import Tracker
@@ -13,7 +14,7 @@ from popgibbs.typing import Tracker
 
 class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f} steps/s" if task.speed else "compiling")
+        return Text(f"{task.speed:.1f}/s" if task.speed else "compiling")
 
 
 @contextmanager
@@ -22,13 +23,14 @@ def training_progress(
 ) -> Iterator[Tracker]:
     """A tracker that draws a progress bar on standard error while the block runs."""
     console = console or Console(stderr=True)
+    # On a narrow terminal the numbers at the end wrap, and nothing else shrinks.
     columns = [
         TextColumn("training"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        _Speed(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        _Speed(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=False)),
     ]
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=num_steps, completed=start, numbers="")
