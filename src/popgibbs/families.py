@@ -32,12 +32,12 @@ class FewCategories(dist.CategoricalLogits):
 
     def sample(self, key: Key[Array, ""] | None, sample_shape: tuple[int, ...] = ()) -> Int[Array, "..."]:
         assert key is not None
-        *before, last = accumulate(jnp.exp(column) for column in _log_softmax(self.logits))
+        *before, last = accumulate(jnp.exp(column) for column in _log_softmax(jnp.asarray(self.logits)))
         uniform = jax.random.uniform(key, (*sample_shape, *self.batch_shape)) * last
         return sum(((uniform >= edge).astype(int) for edge in before), start=jnp.zeros(uniform.shape, int))
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
-        columns = enumerate(_log_softmax(self.logits))
+        columns = enumerate(_log_softmax(jnp.asarray(self.logits)))
         return sum((jnp.where(value == category, column, 0.0) for category, column in columns), start=jnp.zeros(()))
 
 
