@@ -60,10 +60,11 @@ def test_help_names_every_command(run):
 
 def test_sampling_ragged_instances_writes_a_file_that_arviz_reads(run, data, tmp_path):
     out = tmp_path / "posterior.nc"
-    code, _, err = run(
+    code, text, err = run(
         "sample", "gmm", data, "--out", out, "--num-sweeps", 2, "--num-particles", 3, "--num-populations", 2
     )
     assert code == 0, err
+    assert "blocks [tau,mu] [c]" in text
     posterior = az.from_netcdf(out)
     assert posterior.posterior["c"].shape == (2, 3, 2, 5)
     assert (posterior.posterior["c"].values[:, :, 0, 4] == -1).all()  # the first instance has four points

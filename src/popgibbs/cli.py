@@ -29,8 +29,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
-err = Console(stderr=True)
+# No markup: names of files and lists in messages contain brackets.
+out = Console(markup=False)
+err = Console(stderr=True, markup=False)
 
 Seed = Annotated[int, typer.Option(min=0, help="Every random number follows from it.")]
 Sweeps = Annotated[int, typer.Option(min=0, help="Gibbs sweeps after the initial proposal; the paper's K is one more.")]
@@ -197,7 +198,7 @@ def sample(
         partial.replace(out_file)
     finally:
         partial.unlink(missing_ok=True)
-    out.print(f"{posterior!r} → {out_file}")
+    out.print(f"{posterior!r} → {out_file}", soft_wrap=True)
     if flagged := posterior.degenerate.nonzero()[0].tolist():
         err.print(f"weights failed on the instances {flagged}: do not trust them")
     if weak := posterior.weak_blocks:

@@ -37,7 +37,7 @@ def evaluation_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
         table.add_row(f"ESS of {block}", *(f"{r['ess'][block]:.2f}" for r in results.values()))
         table.add_row(f"acceptance of {block}", *(f"{r['acceptance'][block]:.2f}" for r in results.values()))
     if "kl_global" in first:
-        kl = [f"{r['kl_global']['mean']:.4f} ± {r['kl_global']['se']:.4f}" for r in results.values()]
+        kl = [f"{r['kl_global']['mean']:.2g} ± {r['kl_global']['se']:.1g}" for r in results.values()]
         table.add_row("KL(exact ‖ learned) of the globals", *kl)
     table.add_row("flagged instances", *(str(r["degenerate"]) for r in results.values()))
     table.add_row("seconds", *(f"{r['seconds']:.1f}" for r in results.values()))
@@ -45,7 +45,7 @@ def evaluation_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    return "–" if value is None else f"{value:.2g}"
 
 
 def run_table(about: Mapping[str, Any], apg: APG) -> Table:
