@@ -18,7 +18,7 @@ from popgibbs.probes import Draw, Findings, measure
 from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Prior, Programmed
 from popgibbs.sampler import Sampler, initial_plan
-from popgibbs.target import Conditional, Target, by_name, latent_names, touched
+from popgibbs.target import Target, by_name, latent_names, touched
 from popgibbs.typing import Resampler, Values
 
 _MIN_SIZE = 4  # of a declared plate in the checks; independence cannot be seen on fewer elements
@@ -267,7 +267,7 @@ def _check_program(block: Block, draw: Draw, target: Target) -> None:
     modelled = program.abstract_sites(target.program)
 
     def propose(given: Values) -> program.Program:
-        return block.kernel.bound(Conditional(target, given, draw.names, Partition(target.sites), draw.initial))
+        return block.kernel.bound(draw.conditional(target, given))
 
     try:
         proposed = program.abstract_sites(propose, {name: modelled[name].value for name in draw.given})

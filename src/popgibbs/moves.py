@@ -63,12 +63,10 @@ class Metropolis(Move):
     ) -> tuple[Particle, Elements, MoveInfo]:
         values, log_probs, log_v = _propose(key_draw, kernel, conditional, particle)
         # From a state of density zero any state of positive density is taken.
-        old = conditional.reduce({name: particle.log_probs[name] for name in log_probs})
-        new = conditional.reduce(log_probs)
-        escapes = (old == -jnp.inf) & (new > -jnp.inf)
+        old_log_probs = {name: particle.log_probs[name] for name in log_probs}
+        escapes = (conditional.reduce(old_log_probs) == -jnp.inf) & (conditional.reduce(log_probs) > -jnp.inf)
         accepted = (jnp.log(jax.random.uniform(key_accept, log_v.shape)) < log_v) | escapes
         old_values = {name: particle.latents[name] for name in values}
-        old_log_probs = {name: particle.log_probs[name] for name in log_probs}
         moved = _replace(
             particle,
             conditional.accept(accepted, values, old_values, log_probs=False),

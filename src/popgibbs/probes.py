@@ -33,6 +33,15 @@ class Draw(NamedTuple):
     given: tuple[str, ...]
     initial: bool
 
+    def conditional(self, target: Target, latents: Values) -> Conditional:
+        """What the proposal draws for, at the latents that exist then."""
+        given = {name: latents[name] for name in self.given}
+        return Conditional(target, given, self.names, Partition(target.sites), self.initial)
+
+    def own(self, latents: Values) -> Values:
+        """The values of the sites that are drawn."""
+        return {name: latents[name] for name in self.names}
+
 
 class Findings(NamedTuple):
     """What was measured; every entry is true where all is well."""
@@ -116,9 +125,7 @@ def _proposal_keeps(
     block: Block, draw: Draw, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
 ) -> jax.Array:
     def log_q(target: Target, latents: Values) -> jax.Array:
-        given = {name: latents[name] for name in draw.given}
-        conditional = Conditional(target, given, draw.names, Partition(target.sites), draw.initial)
-        return jnp.sum(block.kernel.score(key, conditional, {name: latents[name] for name in draw.names}))
+        return jnp.sum(block.kernel.score(key, draw.conditional(target, latents), draw.own(latents)))
 
     return _close(log_q(*small), log_q(*large))
 
@@ -171,11 +178,9 @@ def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.
         return {name: jnp.all(sites[name]["fn"].support(drawn[name])) for name in draw.names}
 
     def one(key: PRNGKey, latents: Values) -> tuple[Any, Any]:
-        given = {name: latents[name] for name in draw.given}
-        bound = block.kernel.bound(Conditional(target, given, draw.names, Partition(target.sites), draw.initial))
+        conditional = draw.conditional(target, latents)
+        bound, given = block.kernel.bound(conditional), conditional.given
         values, _ = program.evaluate(bound, key, given)
-        of_proposal = inside(target.program, given, {name: values[name] for name in draw.names})
-        of_model = inside(bound, given, {name: latents[name] for name in draw.names})
-        return of_proposal, of_model
+        return inside(target.program, given, draw.own(values)), inside(bound, given, draw.own(latents))
 
     return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))

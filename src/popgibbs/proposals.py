@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
+from popgibbs.families import Categorical
 from popgibbs.program import Program, evaluate, masked
 from popgibbs.target import Conditional, by_name
 from popgibbs.typing import Elements, PRNGKey, Values
@@ -72,7 +73,7 @@ class Enumerated(eqx.Module):
 
     def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
         log_q = self._log_conditional(conditional)
-        choice = inverse_cdf(key, log_q)
+        choice = jnp.asarray(Categorical(log_q).distribution().sample(key))
         chosen = jnp.take_along_axis(log_q, choice[:, None], axis=-1)[:, 0]
         values = {
             name: self._lay(conditional, name, column[choice]) for name, column in self._columns(conditional).items()
@@ -107,13 +108,6 @@ class Enumerated(eqx.Module):
 
     def _lay(self, conditional: Conditional, name: str, elements: Array) -> Array:
         return conditional.partition.spread_values(elements, name, conditional.target.plate_sizes)
-
-
-def inverse_cdf(key: PRNGKey, log_probs: Float[Array, "*batch value"]) -> Array:
-    """A draw from each row by one uniform number, rather than one Gumbel number a value."""
-    cumulative = jnp.cumsum(jnp.exp(log_probs), axis=-1)
-    uniform = jax.random.uniform(key, (*log_probs.shape[:-1], 1)) * cumulative[..., -1:]
-    return jnp.sum(uniform >= cumulative[..., :-1], axis=-1)
 
 
 def as_kernel(proposal: Any) -> Any:
