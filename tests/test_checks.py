@@ -483,3 +483,22 @@ JOINT = draws(mu=dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3) + 0.5))
 )
 def test_by_needs_components_that_a_site_names(model: Any, blocks: list[pg.Block], message: str) -> None:
     refused(message, model, *blocks)
+
+
+class SharpPlaces(eqx.Module):
+    """A proposal whose log-density is a small difference of large numbers."""
+
+    def __call__(self, data, latents, model):
+        share = 0.1 + 0.8 * jax.nn.sigmoid(data["x"])
+        numpyro.sample("h", dist.Beta(3000 * share, 3000 * (1 - share)))
+
+
+def test_rounding_is_not_taken_for_dependence():
+    def places(x):
+        with numpyro.plate("points", x.shape[0]):
+            h = numpyro.sample("h", dist.Beta(1.0, 1.0))
+            numpyro.sample("x", dist.Normal(h, 0.1), obs=x)
+
+    apg = pg.APG(places, data={"x": "points"}, blocks=[pg.Block("h", proposal=SharpPlaces())])
+    sampler = apg.check({"x": np.random.default_rng(0).normal(size=600).astype(np.float32)})
+    assert not sampler.partitions[0].whole

@@ -17,6 +17,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 from numpyro.distributions.kl import kl_divergence
 
+from popgibbs.variates import ManyBeta
+
 Parameter = Any  # an array or a number
 Natural = tuple[Any, ...]
 
@@ -147,7 +149,7 @@ class Beta(eqx.Module):
         return cls(natural[0] + 1, natural[1] + 1)
 
     def distribution(self) -> dist.Distribution:
-        return dist.Beta(self.a, self.b)
+        return ManyBeta(self.a, self.b)
 
     def kl(self, other: Self) -> Array:
         return kl_divergence(self.distribution(), other.distribution())
