@@ -217,3 +217,20 @@ def test_gradient_of_a_proposal_does_not_reach_the_model_that_it_reads() -> None
         return jax.jit(lambda: accumulate(apg.built, keys()[:1], batch, num_sweeps=1, num_particles=5)[0].arrays)()
 
     assert_same(gradient(None), gradient(0.25))
+
+
+def test_the_effective_share_is_that_of_the_weights_in_the_gradient(sampler, batch):
+    """By block: 1 / (L Σ w̄²) with each real element's own weights, averaged over elements, instances and sweeps."""
+    weighed = variant(sampler)
+    shares: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for index, recorded in record(weighed, batch):
+        if index is None:
+            continue
+        for row in range(2):
+            event = jax.tree.map(operator.itemgetter(row), recorded)
+            columns = event.log_v.T
+            if SITES[index] == "c":
+                columns = columns[np.asarray(batch.mask["points"][row])]
+            weights = np.array([softmax(event.log_weights + log_v) for log_v in columns])
+            shares[index].append(np.mean(1 / (NUM_PARTICLES * np.sum(weights**2, axis=1))))
+    np.testing.assert_allclose(gradient_of(weighed, batch).share, [np.mean(s) for s in shares.values()], rtol=1e-4)

@@ -8,6 +8,7 @@ from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Weigh
 from popgibbs.posterior import Posterior
 from popgibbs.proposals import Enumerated, Prior
 from popgibbs.resampling import multinomial, residual, stratified, systematic
+from popgibbs.tempering import Tempering
 from popgibbs.training import Interrupted
 
 __version__ = "0.1.0"
@@ -25,6 +26,7 @@ __all__ = [
     "MoveInfo",
     "Posterior",
     "Prior",
+    "Tempering",
     "Weigh",
     "families",
     "multinomial",

@@ -19,6 +19,7 @@ from popgibbs.progress import sampling_progress, training_progress
 from popgibbs.resampling import systematic
 from popgibbs.runner import Runner
 from popgibbs.sampler import Sampler
+from popgibbs.tempering import Tempering
 from popgibbs.training import Budget, History, run_training
 from popgibbs.typing import Model, PRNGKey, Resampler, Tracker, Values
 
@@ -89,6 +90,7 @@ class APG:
         num_particles: int = 10,
         batch_size: int = 20,
         optimiser: optax.GradientTransformation | None = None,
+        tempering: Tempering | None = None,
         checkpoints: str | Path | None = None,
         checkpoint_every: int = 1000,
         resume: bool = False,
@@ -99,6 +101,7 @@ class APG:
     ) -> "Fit":
         """Train the proposals, and the model if it has arrays, on instances or on a simulator `key -> instance`.
 
+        `tempering` starts with a flattened likelihood, for models whose weights collapse from a cold start.
         `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
         they stop the run.
         """
@@ -125,6 +128,7 @@ class APG:
                 num_steps=num_steps,
                 budget=budget,
                 optimiser=optax.adam(1e-3) if optimiser is None else optimiser,
+                tempering=tempering,
                 checkpoints=saved,
                 checkpoint_every=checkpoint_every,
                 resume=resume,

@@ -26,6 +26,7 @@ class Data(eqx.Module):
 
     values: Values
     mask: dict[str, Any]
+    temper: Any = None  # the power β of the likelihood while a run is tempered; None: 1
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from popgibbs.instances import Data
 from popgibbs.sampler import Event, Info, Sampler, over_rows, run, score_initial
 from popgibbs.typing import Values
-from popgibbs.weights import normalise
+from popgibbs.weights import effective_share, normalise
 
 
 class Gradient(NamedTuple):
@@ -27,6 +27,7 @@ class Gradient(NamedTuple):
 
     arrays: Any  # like the sampler's inexact arrays
     loss: Array  # of each block, summed over sweeps: −Σ w̄ log q; the initial step counts for the first block
+    share: Array  # of each block, averaged over sweeps: the share of the particles that is effective in its gradient
 
 
 def accumulate(
@@ -34,15 +35,18 @@ def accumulate(
 ) -> tuple[Gradient, Info]:
     """Run the sampler on a batch and accumulate the gradient as it goes; memory does not grow with the sweeps."""
     arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
-    zero = Gradient(jax.tree.map(jnp.zeros_like, arrays), jnp.zeros(len(sampler.blocks)))
+    by_block = jnp.zeros(len(sampler.blocks))
+    zero = Gradient(jax.tree.map(jnp.zeros_like, arrays), by_block, by_block)
 
     def observe(gradient: Gradient, sampler: Sampler, index: int | None, batch: Data, event: Event) -> Gradient:
-        def surrogate(arrays: Any) -> tuple[Array, Array]:
+        def surrogate(arrays: Any) -> tuple[Array, tuple[Array, Array]]:
             return _surrogate(eqx.combine(arrays, static), index, batch, event)
 
-        step, loss = jax.grad(surrogate, has_aux=True)(eqx.filter(sampler, eqx.is_inexact_array))
+        step, (loss, share) = jax.grad(surrogate, has_aux=True)(eqx.filter(sampler, eqx.is_inexact_array))
         return Gradient(
-            jax.tree.map(jnp.add, gradient.arrays, step), gradient.loss.at[0 if index is None else index].add(loss)
+            jax.tree.map(jnp.add, gradient.arrays, step),
+            gradient.loss.at[0 if index is None else index].add(loss),
+            gradient.share + _its_part(share, index, num_sweeps, len(sampler.blocks)),
         )
 
     _, info, gradient = run(
@@ -51,15 +55,22 @@ def accumulate(
     return gradient, info
 
 
-def _surrogate(sampler: Sampler, index: int | None, batch: Data, event: Event) -> tuple[Array, Array]:
+def _its_part(share: Array, index: int | None, num_sweeps: int, num_blocks: int) -> Array:
+    """What a step adds to the mean over sweeps; the initial step stands for all blocks where there are no sweeps."""
+    if index is None:
+        return jnp.full(num_blocks, share if num_sweeps == 0 else 0.0)
+    return jnp.zeros(num_blocks).at[index].set(share / num_sweeps)
+
+
+def _surrogate(sampler: Sampler, index: int | None, batch: Data, event: Event) -> tuple[Array, tuple[Array, Array]]:
     """A function of the sampler's arrays whose gradient is that of the step: −Σ w̄ (log q + log p), instances averaged."""
     event = stop_gradient(event)  # samples and weights are constants: nothing flows between blocks
     score = _initial_terms if index is None else _block_terms
-    log_q, log_p = over_rows(score, None, None, 0, 0)(sampler, index, batch, event)
-    return -jnp.mean(log_q) - jnp.mean(log_p), -jnp.mean(log_q)
+    log_q, log_p, share = over_rows(score, None, None, 0, 0)(sampler, index, batch, event)
+    return -jnp.mean(log_q) - jnp.mean(log_p), (-jnp.mean(log_q), jnp.mean(share))
 
 
-def _initial_terms(sampler: Sampler, index: None, data: Data, event: Event) -> tuple[Array, Array]:
+def _initial_terms(sampler: Sampler, index: None, data: Data, event: Event) -> tuple[Array, Array, Array]:
     del index
     weights = normalise(jnp.sum(event.log_v, axis=-1))
 
@@ -68,10 +79,10 @@ def _initial_terms(sampler: Sampler, index: None, data: Data, event: Event) -> t
         return log_q, _weighted_log_p(sampler, data, latents, weight, {})
 
     log_q, log_p = jax.vmap(terms)(event.keys, event.latents, weights)
-    return jnp.sum(log_q), jnp.sum(log_p)
+    return jnp.sum(log_q), jnp.sum(log_p), effective_share(weights)
 
 
-def _block_terms(sampler: Sampler, index: int, data: Data, event: Event) -> tuple[Array, Array]:
+def _block_terms(sampler: Sampler, index: int, data: Data, event: Event) -> tuple[Array, Array, Array]:
     weights = normalise(event.log_weights + jnp.sum(event.log_v, axis=-1))
     weights_by_element = normalise(event.log_weights[:, None] + event.log_v)
     kernel, partition = sampler.blocks[index].kernel, sampler.partitions[index]
@@ -86,7 +97,9 @@ def _block_terms(sampler: Sampler, index: int, data: Data, event: Event) -> tupl
         return log_q, _weighted_log_p(sampler, data, latents, weight, own)
 
     log_q, log_p = jax.vmap(terms)(event.keys, event.latents, event.proposed, weights, weights_by_element)
-    return jnp.sum(log_q), jnp.sum(log_p)
+    real = sampler.conditional(index, data, jax.tree.map(lambda leaf: leaf[0], event.latents)).real
+    share = jnp.sum(jnp.where(real, effective_share(weights_by_element), 0.0)) / jnp.sum(real)
+    return jnp.sum(log_q), jnp.sum(log_p), share
 
 
 def _weighted_log_p(sampler: Sampler, data: Data, latents: Values, weight: Array, own: Values) -> Array:

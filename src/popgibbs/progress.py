@@ -40,6 +40,8 @@ def training_progress(
             numbers = (
                 f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · ESS/{num_particles} {ess}"
             )
+            if metrics["beta"] < 1:
+                numbers += f" · β {metrics['beta']:.4f}"
             if metrics["skipped"]:
                 numbers += f" · {int(metrics['skipped'])} skipped"
             progress.update(task, completed=step, numbers=numbers)

@@ -14,7 +14,10 @@ from popgibbs.typing import Elements, LogProbs, Mask, PRNGKey, Values
 
 
 class Target(eqx.Module):
-    """log p(x, z) = Σ_s log p(s | parents), each factor unsummed over its plates, zero at padded elements."""
+    """log p(x, z) = Σ_s log p(s | parents), each factor unsummed over its plates, zero at padded elements.
+
+    While a run is tempered, the factors of observed sites are raised to the power β.
+    """
 
     model: Any
     data: Data
@@ -28,7 +31,10 @@ class Target(eqx.Module):
         """The named factors (by default all). The others are traced but, their numbers unused, never computed."""
         _, log_probs = evaluate(self.program, jax.random.key(0), latents)
         wanted = [site.name for site in self.sites] if factors is None else factors
-        return masked({name: log_probs[name] for name in wanted}, by_name(self.sites), self.data.mask)
+        sites = by_name(self.sites)
+        if self.data.temper is not None:
+            log_probs |= {name: self.data.temper * log_probs[name] for name in wanted if sites[name].observed}
+        return masked({name: log_probs[name] for name in wanted}, sites, self.data.mask)
 
     @property
     def plate_sizes(self) -> dict[str, int]:

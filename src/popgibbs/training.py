@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,6 +24,7 @@ from popgibbs.distributed import BY_INSTANCE, SHARED, mesh_for, on_all, on_first
 from popgibbs.instances import Data, Source
 from popgibbs.objective import Gradient, accumulate
 from popgibbs.sampler import Sampler
+from popgibbs.tempering import Temper, Tempering
 from popgibbs.typing import PRNGKey, Tracker
 
 MAX_SKIPPED_IN_A_ROW = 100
@@ -52,6 +53,7 @@ class State(NamedTuple):
     step: Array
     skipped: Array  # steps whose gradient was not finite
     skipped_in_a_row: Array
+    temper: Temper
 
 
 class Metrics(NamedTuple):
@@ -63,6 +65,7 @@ class Metrics(NamedTuple):
     log_joint: Array  # after the last sweep
     log_evidence: Array
     finite: Array  # by block, then the model: whether the gradient was finite
+    beta: Array  # the power of the likelihood; 1 unless the run is tempered
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,13 @@ class Interrupted(KeyboardInterrupt):
     """A run was stopped by a signal, after saving."""
 
 
-def start(sampler: Sampler, key: PRNGKey, optimiser: optax.GradientTransformation) -> State:
+def start(
+    sampler: Sampler, key: PRNGKey, optimiser: optax.GradientTransformation, tempering: Tempering | None = None
+) -> State:
     arrays = eqx.filter(sampler, eqx.is_inexact_array)
     zero = jnp.zeros((), jnp.int32)
-    return State(arrays, optimiser.init(arrays), key, zero, zero, zero)
+    temper = Temper.begin(tempering, len(sampler.blocks))
+    return State(arrays, optimiser.init(arrays), key, zero, zero, zero, temper)
 
 
 class Step:
@@ -93,14 +99,20 @@ class Step:
     What travels between devices is one vector each way: to send a dozen small arrays took a fifth of a step.
     """
 
-    def __init__(self, sampler: Sampler, optimiser: optax.GradientTransformation, budget: Budget):
+    def __init__(
+        self,
+        sampler: Sampler,
+        optimiser: optax.GradientTransformation,
+        budget: Budget,
+        tempering: Tempering | None = None,
+    ):
         arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
         _, unravel = ravel_pytree(arrays)
         self.mesh = mesh_for(budget.batch_size)
 
-        def send(state: State) -> tuple[Array, Array]:
+        def send(state: State) -> tuple[Array, Array, Array]:
             keys = instance_keys(fold_in(state.key, 2 * state.step), jnp.arange(budget.batch_size))
-            return ravel_pytree(state.arrays)[0], keys
+            return ravel_pytree(state.arrays)[0], keys, jnp.exp(state.temper.log_beta)
 
         def of_share(arrays: Any, keys: Array, batch: Data) -> tuple[Gradient, tuple[Array, ...]]:
             gradient, info = accumulate(
@@ -113,17 +125,24 @@ class Step:
             last = (info.ess[-1], info.acceptance[-1], info.log_joint[-1], info.log_evidence[-1])
             return gradient, tuple(jnp.mean(number, axis=(0, 1)) for number in last)
 
-        def local(vector: Array, keys: Array, batch: Data) -> Array:
+        def local(vector: Array, keys: Array, beta: Array, batch: Data) -> Array:
+            if tempering is not None:
+                batch = replace(batch, temper=jnp.broadcast_to(beta, keys.shape))
             return ravel_pytree(of_share(unravel(vector), keys, batch))[0][None]
 
         def apply(state: State, shares: Array) -> tuple[State, Metrics]:
             num_blocks = len(sampler.blocks)
-            like = (Gradient(state.arrays, jnp.zeros(num_blocks)), (jnp.zeros(num_blocks),) * 2 + (jnp.zeros(()),) * 2)
+            by_block = jnp.zeros(num_blocks)
+            like = (Gradient(state.arrays, by_block, by_block), (by_block, by_block, jnp.zeros(()), jnp.zeros(())))
             gradient, means = ravel_pytree(like)[1](jnp.mean(shares, axis=0))
-            return _apply(optimiser, state, gradient, *means)
+            new, metrics = _apply(optimiser, state, gradient, *means)
+            if tempering is not None:
+                new = new._replace(temper=tempering.advance(state.temper, gradient.share))
+            return new, metrics
 
         self.send = jax.jit(send)
-        self.gradients = jax.jit(over_instances(local, self.mesh, (SHARED, BY_INSTANCE, BY_INSTANCE), BY_INSTANCE))
+        shares = (SHARED, BY_INSTANCE, SHARED, BY_INSTANCE)
+        self.gradients = jax.jit(over_instances(local, self.mesh, shares, BY_INSTANCE))
         self.apply = jax.jit(apply)
 
     def __call__(self, state: State, batch: Data) -> tuple[State, Metrics]:
@@ -156,8 +175,10 @@ def _apply(
         state.step + 1,
         state.skipped + jnp.where(good, 0, 1),
         jnp.where(good, 0, state.skipped_in_a_row + 1),
+        state.temper,
     )
-    return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite)
+    beta = jnp.exp(state.temper.log_beta)
+    return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite, beta)
 
 
 def instance_keys(key: PRNGKey, indices: Array) -> Array:
@@ -178,6 +199,7 @@ def run_training(
     num_steps: int,
     budget: Budget,
     optimiser: optax.GradientTransformation,
+    tempering: Tempering | None = None,
     checkpoints: Checkpoints | None = None,
     checkpoint_every: int = 1000,
     resume: bool = False,
@@ -185,10 +207,10 @@ def run_training(
     trackers: Sequence[Tracker] = (),
 ) -> tuple[Sampler, History, State]:
     """Train until `num_steps`, from the beginning or from the newest checkpoint."""
-    state = start(sampler, key, optimiser)
+    state = start(sampler, key, optimiser, tempering)
     if resume and checkpoints is not None and checkpoints.latest is not None:
         state = checkpoints.restore(state)
-    step_on = Step(sampler, optimiser, budget)
+    step_on = Step(sampler, optimiser, budget, tempering)
     state = on_first(state, step_on.mesh)
     history = History()
     with _watch_signals() as stopped:
