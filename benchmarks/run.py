@@ -23,6 +23,8 @@ RESULTS = Path(__file__).with_name("results.json")
 CASES = {
     "gmm training step, coix.algo.apgs": ("popgibbs_gmm_step", "coix_gmm_step"),
     "gmm training step, coix with sweeps unrolled by hand": ("popgibbs_gmm_step", "coix_gmm_step_unrolled"),
+    "dmm training step, coix.algo.apgs": ("popgibbs_dmm_step", "coix_dmm_step"),
+    "dmm training step, coix with sweeps unrolled by hand": ("popgibbs_dmm_step", "coix_dmm_step_unrolled"),
 }
 
 
@@ -76,7 +78,7 @@ def main() -> None:
     }
     packages = ("popgibbs", "jax", "numpyro", "coix")
     about = {
-        "settings": "batch 20, 60 points, 10 particles, K=5, gradients and optimiser",
+        "settings": "batch 20, 10 particles, gradients and optimiser; gmm 60 points, K=5; dmm 200 points, K=8",
         "turns": TURNS,
         "steps_a_turn": STEPS,
         "cores": len(os.sched_getaffinity(0)),

@@ -1,12 +1,14 @@
 """The command line: what it prints, its exit codes, and that bad input changes nothing."""
 
 import json
+from dataclasses import replace
 
 import arviz as az
 import numpy as np
 import pytest
 
 from popgibbs import cli
+from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.gmm import GMM
 
 
@@ -32,16 +34,21 @@ def run(monkeypatch, capsys):
 def one_build_each():
     """Samplers are built once a variant: checking them anew at every call is slow and shows nothing more."""
     built = {}
-    original = GMM.build
 
-    def build(variant, key):
-        if variant not in built:
-            built[variant] = original(variant, key)
-        return built[variant]
+    def once(build):
+        def cached(variant, key):
+            if (build, variant) not in built:
+                built[build, variant] = build(variant, key)
+            return built[build, variant]
 
-    object.__setattr__(GMM, "build", build)
+        return cached
+
+    originals = [(experiment, experiment.build) for experiment in (GMM, DMM)]
+    for experiment, build in originals:
+        object.__setattr__(experiment, "build", once(build))
     yield
-    object.__setattr__(GMM, "build", original)
+    for experiment, build in originals:
+        object.__setattr__(experiment, "build", build)
 
 
 @pytest.fixture
@@ -159,3 +166,30 @@ def test_an_unwritable_output_folder_is_named(run, data):
     code, _, err = run("sample", "gmm", data, "--out", "/proc/nowhere/p.nc")
     assert code == 1
     assert "/proc/nowhere" in err
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [((2, 5, 3), "shape (points, 2)"), ((2, 3, 2), "3 points, fewer than the mixture's 4 clusters")],
+)
+def test_instances_that_the_deep_mixture_cannot_take_are_told_in_one_sentence(run, tmp_path, shape, sentence):
+    out = tmp_path / "posterior.nc"
+    code, text, err = run("sample", "dmm", _npz(tmp_path / "bad.npz", x=np.zeros(shape)), "--out", out)
+    assert (code, text, out.exists()) == (1, "", False)
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_path, monkeypatch):
+    (tmp_path / "default").symlink_to(DMM.shipped / "default")
+    monkeypatch.setattr("popgibbs.cli.EXPERIMENTS", {"dmm": replace(DMM, shipped=tmp_path)})
+    monkeypatch.setattr("popgibbs.pictures.SHOWN", (1, 2))
+    budget = ["--instances", 2, "--points", 12, "--num-sweeps", 1, "--num-particles", 2]
+    code, text, err = run("evaluate", "dmm", *budget, "--figure", tmp_path / "samples.png", "--json")
+    assert code == 0, err
+    result = json.loads(text)
+    assert result["radius"] > 0
+    assert len(result["coverage"]) == 12
+    np.testing.assert_allclose(sum(result["coverage"]), 1)
+    assert 0 <= result["assignment_accuracy"] <= 1
+    assert (tmp_path / "samples.png").stat().st_size > 1000

@@ -9,6 +9,7 @@ import pytest
 from oracles import assert_mean, normal_gamma_posterior
 from popgibbs.families import Beta, Dirichlet, Gamma, Normal, NormalGamma
 from popgibbs.statistics import (
+    Offsets,
     Pairwise,
     additive_update,
     conjugate_normal_gamma,
@@ -205,3 +206,13 @@ def test_the_second_seed_is_drawn_by_squared_distance_to_the_first():
 def test_seeds_of_points_that_coincide_are_that_point():
     drawn = seeds(np.full((6, 2), 2.5, np.float32), np.arange(6) < 4, 3, 10)
     assert np.all(drawn == 2.5)
+
+
+def test_offsets_are_a_network_on_the_difference_of_every_pair():
+    points, components = jax.random.normal(jax.random.key(0), (5, 2)), jax.random.normal(jax.random.key(1), (3, 2))
+    offsets = Offsets(2, 8, 2, key=jax.random.key(2))
+    found = np.array(offsets(points, components))
+    for m, component in enumerate(components):
+        for n, point in enumerate(points):
+            expected = offsets.second(jnp.tanh(offsets.first(point - component)))
+            np.testing.assert_allclose(found[m, :, n], expected, rtol=1e-5, atol=1e-6)

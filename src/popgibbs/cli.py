@@ -14,14 +14,18 @@ from rich.console import Console
 from popgibbs import demo as demonstration
 from popgibbs.api import APG
 from popgibbs.checkpoint import CheckpointError, read_about
+from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.experiment import Experiment
 from popgibbs.experiments.gmm import GMM
 from popgibbs.experiments.tables import evaluate as run_evaluation
+from popgibbs.experiments.tables import held_out
+from popgibbs.figures import save
 from popgibbs.npz import read_instances
+from popgibbs.pictures import NUM_INSTANCES, samples_figure
 from popgibbs.report import evaluation_table, run_table
 from popgibbs.training import Interrupted
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (GMM,)}
+EXPERIMENTS = {experiment.name: experiment for experiment in (GMM, DMM)}
 
 app = typer.Typer(
     help="Amortized population Gibbs samplers: train once, then sample posteriors of new instances.",
@@ -48,7 +52,7 @@ def _experiment(name: str) -> Experiment:
 
 
 def _variant(experiment: Experiment, variant: str | None) -> str:
-    chosen = variant or experiment.variants[0]
+    chosen = variant or experiment.default
     if chosen not in experiment.variants:
         raise ValueError(f"'{experiment.name}' has no variant '{chosen}'; it has {', '.join(experiment.variants)}")
     return chosen
@@ -66,7 +70,7 @@ def _load(directory: Path) -> tuple[Experiment, APG, dict[str, Any]]:
 def _directory(name: str) -> Path:
     """A run's directory; the name of an experiment stands for its shipped sampler."""
     if name in EXPERIMENTS and not Path(name).exists():
-        return EXPERIMENTS[name].shipped / EXPERIMENTS[name].variants[0]
+        return EXPERIMENTS[name].shipped / EXPERIMENTS[name].default
     return Path(name)
 
 
@@ -92,10 +96,11 @@ def train(
 ) -> None:
     """Train a sampler. Ctrl-C saves before it stops; --resume goes on from there."""
     experiment = _experiment(name)
-    training = experiment.training
+    chosen = _variant(experiment, variant)
+    training = experiment.variants[chosen].training
     configuration = {
         "experiment": name,
-        "variant": _variant(experiment, variant),
+        "variant": chosen,
         "seed": seed,
         "num_steps": steps or training.num_steps,
         "num_points": training.num_points,
@@ -107,16 +112,11 @@ def train(
             if value is not None and saved.get(key) != value:
                 raise ValueError(f"the run in {out_dir} has {key}={saved.get(key)}, not {value}; leave that option out")
         configuration = saved
-    key_build, key_fit = jax.random.split(jax.random.key(configuration["seed"]))
-    num_points = configuration["num_points"]
-    fit = experiment.build(configuration["variant"], key_build).fit(
-        key_fit,
-        lambda key: experiment.simulate(key, num_points)[0],
-        num_steps=configuration["num_steps"],
-        num_sweeps=training.num_sweeps,
-        num_particles=training.num_particles,
-        batch_size=training.batch_size,
-        optimiser=training.optimiser(configuration["num_steps"]),
+    fit = experiment.fit(
+        jax.random.key(configuration["seed"]),
+        configuration["variant"],
+        configuration["num_steps"],
+        configuration["num_points"],
         checkpoints=out_dir,
         checkpoint_every=checkpoint_every,
         resume=resume,
@@ -133,37 +133,47 @@ def evaluate(
     name: Name,
     run: Annotated[Path | None, typer.Option(help="A run's directory; by default the shipped sampler.")] = None,
     instances: Annotated[int, typer.Option(min=2, help="Held-out simulated instances.")] = 1000,
-    points: Annotated[int, typer.Option(min=1, help="Points of an instance.")] = 100,
+    points: Annotated[int | None, typer.Option(min=1, help="Points of an instance; by default the paper's.")] = None,
     num_sweeps: Sweeps = 19,
     num_particles: Particles = 10,
-    num_populations: Populations = 9,
+    num_populations: Annotated[
+        int | None, typer.Option(min=1, help="Independent populations of an instance; by default the experiment's own.")
+    ] = None,
     seed: Seed = 7,
+    figure: Annotated[Path | None, typer.Option(help="A PNG file for a picture of samples over sweeps.")] = None,
     as_json: Json = False,
 ) -> None:
     """Sample held-out instances and compare with the latents that generated them."""
     experiment = _experiment(name)
-    directory = run or experiment.shipped / experiment.variants[0]
+    directory = run or experiment.shipped / experiment.default
     found, sampler, about = _load(directory)
     if found.name != name:
         raise ValueError(f"{directory} is a run of '{found.name}', not of '{name}'")
-    budget = {
-        "num_instances": instances,
-        "num_points": points,
-        "num_sweeps": num_sweeps,
-        "num_particles": num_particles,
-        "num_populations": num_populations,
-        "seed": seed,
-    }
-    results = {about["configuration"]["variant"]: run_evaluation(experiment, sampler, **budget)[0]}
+    chosen = about["configuration"]["variant"]
+    samplers = {chosen: sampler}
     for other in experiment.variants:
-        if other not in results:
-            _, beside, _ = _load(experiment.shipped / other)
-            results[other] = run_evaluation(experiment, beside, **budget)[0]
+        if other != chosen and (experiment.shipped / other).is_dir():
+            samplers[other] = _load(experiment.shipped / other)[1]
+    results = {}
+    for variant, sampler in samplers.items():
+        results[variant], _ = run_evaluation(
+            experiment,
+            sampler,
+            num_instances=instances,
+            num_points=points or experiment.num_points,
+            num_populations=num_populations or experiment.num_populations,
+            seed=seed,
+            **experiment.variants[variant].budget(num_sweeps, num_particles),
+        )
+    if figure is not None:
+        one_shot = next((apg for variant, apg in samplers.items() if experiment.variants[variant].one_shot), None)
+        shown, _ = held_out(experiment, seed, NUM_INSTANCES, points or experiment.num_points)
+        save(samples_figure(experiment, samplers[chosen], jax.random.key(seed), shown, one_shot), figure)
     if as_json:
         main, *others = results
         typer.echo(json.dumps({"variant": main, **results[main], **{other: results[other] for other in others}}))
     else:
-        out.print(evaluation_table(results))
+        out.print(evaluation_table(experiment, results))
 
 
 @app.command()

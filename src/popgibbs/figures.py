@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse
 from matplotlib.ticker import MaxNLocator
+
+from popgibbs.experiments.experiment import Drawing
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
@@ -25,44 +25,38 @@ def _bare(axes: Axes) -> None:
         spine.set_color("0.8")
 
 
-def mixture_samples(
-    points: Sequence[np.ndarray],
-    samples: Sequence[Mapping[str, Mapping[str, np.ndarray]]],
-    titles: Sequence[str],
-) -> Figure:
-    """A row an instance: the data, then one sample after chosen sweeps, as coloured points and two-deviation ellipses.
-
-    `samples[i][title]` holds the sites of one sample: `mu`, `tau`, `c`.
-    """
+def mixture_samples(points: Sequence[np.ndarray], drawings: Sequence[Mapping[str, Drawing]]) -> Figure:
+    """A row an instance: the data, then one drawing a title."""
+    titles = list(drawings[0])
     columns = 1 + len(titles)
     figure = Figure(figsize=(2.1 * columns, 2.1 * len(points)), layout="constrained")
     grid = figure.subplots(len(points), columns, squeeze=False)
-    for row, (x, by_title) in enumerate(zip(points, samples, strict=True)):
-        grid[row][0].scatter(*x.T, s=6, color="0.35", linewidths=0)
+    size = 6.0 if len(points[0]) < 200 else 2.0
+    for row, (x, by_title) in enumerate(zip(points, drawings, strict=True)):
+        grid[row][0].scatter(*x.T, s=size, color="0.35", linewidths=0)
         for column, title in enumerate(titles, start=1):
-            _draw_mixture(grid[row][column], x, by_title[title])
+            _draw_mixture(grid[row][column], by_title[title], size)
         for axes in grid[row]:
             _bare(axes)
-            axes.set_xlim(*_limits(x[:, 0]))
-            axes.set_ylim(*_limits(x[:, 1]))
+            across, up = _square(x)
+            axes.set(xlim=across, ylim=up)
     for axes, title in zip(grid[0], ["data", *titles], strict=True):
         axes.set_title(title, fontsize=10)
     return figure
 
 
-def _limits(values: np.ndarray) -> tuple[float, float]:
-    margin = 0.1 * np.ptp(values) + 0.1
-    return float(values.min() - margin), float(values.max() + margin)
+def _square(x: np.ndarray) -> list[tuple[float, float]]:
+    """Limits of both axes, of one length, so that circles are round."""
+    half = 0.55 * float(np.ptp(x, axis=0).max()) + 0.1
+    middle = (x.min(axis=0) + x.max(axis=0)) / 2
+    return [(float(m) - half, float(m) + half) for m in middle]
 
 
-def _draw_mixture(axes: Axes, x: np.ndarray, sample: Any) -> None:
-    axes.scatter(*x.T, s=6, c=[COLOURS[k] for k in sample["c"]], linewidths=0)
-    mean: Any
-    precision: Any
-    for colour, mean, precision in zip(COLOURS, sample["mu"], sample["tau"], strict=False):
-        width, height = 4 * precision**-0.5
-        axes.add_patch(Ellipse(tuple(mean), width, height, fill=False, edgecolor=colour, linewidth=1.2))
-        axes.plot(*mean, marker="+", color=colour, markersize=7)
+def _draw_mixture(axes: Axes, drawing: Drawing, size: float) -> None:
+    axes.scatter(*drawing.points.T, s=size, c=[COLOURS[k] for k in drawing.labels], linewidths=0)
+    for colour, centre, outline in zip(COLOURS, drawing.centres, drawing.outlines, strict=False):
+        axes.plot(*outline.T, color=colour, linewidth=1)
+        axes.plot(*centre, marker="+", color=colour, markersize=7)
 
 
 def convergence(gaps: Mapping[str, np.ndarray], title: str) -> Figure:

@@ -1,6 +1,6 @@
 """Tables for people, from results that exist."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,27 +8,31 @@ import jax
 from rich.table import Table
 
 from popgibbs.api import APG
+from popgibbs.experiments.experiment import Experiment
 
 
 def _with_error(entry: Mapping[str, float]) -> str:
     return f"{entry['mean']:.2f} ± {entry['se']:.2f}"
 
 
-def evaluation_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
+def evaluation_table(experiment: Experiment, results: Mapping[str, Mapping[str, Any]]) -> Table:
     """A column a sampler; K counts the initial proposal, as in the paper."""
     first = next(iter(results.values()))
     budget = first["budget"]
+    populations = "1 population" if budget["num_populations"] == 1 else f"{budget['num_populations']} populations"
     table = Table(
-        title=f"{first['experiment']}: {budget['instances']} held-out instances of {budget['points']} points, "
-        f"L={budget['num_particles']}, {budget['num_populations']} populations, seed {budget['seed']}"
+        title=f"{experiment.name}: {budget['instances']} held-out instances of {budget['points']} points, "
+        f"{populations}, seed {budget['seed']}"
     )
     table.add_column("")
     for label in results:
         table.add_column(label, justify="right")
+    budgets = [r["budget"] for r in results.values()]
+    table.add_row("budget K × L", *(f"{b['num_sweeps'] + 1} × {b['num_particles']}" for b in budgets))
     last = budget["num_sweeps"] + 1
     for k in [k for k in (1, 5, 10) if k < last]:
-        table.add_row(f"log joint, K={k}", *(f"{r['log_joint']['by_sweep'][k - 1]:.2f}" for r in results.values()))
-    table.add_row(f"log joint, K={last}", *(_with_error(r["log_joint"]) for r in results.values()))
+        table.add_row(f"log joint, K={k}", *(_at(r["log_joint"]["by_sweep"], k) for r in results.values()))
+    table.add_row("log joint at the end", *(_with_error(r["log_joint"]) for r in results.values()))
     table.add_row("at the generating latents", *(_with_error(r["limit"]) for r in results.values()))
     table.add_row("paired gap", *(_with_error(r["gap"]) for r in results.values()), style="bold")
     table.add_row("truth rank, p-value", *(_number(r["truth_rank"]) for r in results.values()))
@@ -36,12 +40,15 @@ def evaluation_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     for block in first["ess"]:
         table.add_row(f"ESS of {block}", *(f"{r['ess'][block]:.2f}" for r in results.values()))
         table.add_row(f"acceptance of {block}", *(f"{r['acceptance'][block]:.2f}" for r in results.values()))
-    if "kl_global" in first:
-        kl = [f"{r['kl_global']['mean']:.2g} ± {r['kl_global']['se']:.1g}" for r in results.values()]
-        table.add_row("KL(exact ‖ learned) of the globals", *kl)
+    for name, measure in experiment.measures.items():
+        table.add_row(measure.label, *(measure.show(r[name]) for r in results.values()))
     table.add_row("flagged instances", *(str(r["degenerate"]) for r in results.values()))
     table.add_row("seconds", *(f"{r['seconds']:.1f}" for r in results.values()))
     return table
+
+
+def _at(by_sweep: Sequence[float], k: int) -> str:
+    return f"{by_sweep[k - 1]:.2f}" if k <= len(by_sweep) else "–"
 
 
 def _number(value: float | None) -> str:

@@ -4,7 +4,7 @@ A proposal for global variables pools statistics of any number of points, λ̃ =
 size of the instance; a proposal for local variables compares each point with each component.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -36,8 +36,12 @@ def mean_pool(statistics: Float[Array, "point *rest"], mask: Bool[Array, " point
 
 def pick(values: Float[Array, "component *rest"], component: Int[Array, " point"]) -> Float[Array, "point *rest"]:
     """`values[component]` for a few components, by comparison: on CPU a gather takes several times as long."""
-    shaped = component.reshape(component.shape + (1,) * (values.ndim - 1))
-    return sum((jnp.where(shaped == m, row, 0.0) for m, row in enumerate(values)), start=jnp.zeros(()))
+    return choose(list(values), component.reshape(component.shape + (1,) * (values.ndim - 1)))
+
+
+def choose(columns: Sequence[Float[Array, "..."]], component: Int[Array, "..."]) -> Float[Array, "..."]:
+    """Of one array a component, each element from the array that `component` names there."""
+    return sum((jnp.where(component == m, column, 0.0) for m, column in enumerate(columns)), start=jnp.zeros(()))
 
 
 def additive_update(prior: Any, statistics: tuple[Array, ...], mask: Bool[Array, " point"]) -> Any:
@@ -107,6 +111,32 @@ class Pairwise(eqx.Module):
         if components.shape[0] > FEW:
             return jax.vmap(score, out_axes=-1)(by_component)
         return jnp.stack([score(component) for component in by_component], axis=-1)
+
+
+class Offsets(eqx.Module):
+    """A network of one hidden layer on point − component, for every pair.
+
+    The same function as a network on their difference, but its first layer runs once a point, for all particles, and
+    once a component. Outputs come as separate arrays: on CPU a short last axis is slow.
+    """
+
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+
+    def __init__(self, size: int, hidden: int, num_outputs: int, *, key: Key[Array, ""]):
+        key_first, key_second = jax.random.split(key)
+        self.first = eqx.nn.Linear(size, hidden, key=key_first)
+        self.second = eqx.nn.Linear(hidden, num_outputs, key=key_second)
+
+    def __call__(
+        self, points: Float[Array, "point _"], components: Float[Array, "component _"]
+    ) -> list[list[Float[Array, " point"]]]:
+        """By component, then by output."""
+        assert self.second.bias is not None
+        by_point = jax.vmap(self.first)(points)
+        hidden = [jnp.tanh(by_point - offset) for offset in components @ self.first.weight.T]
+        outputs = list(zip(self.second.weight, self.second.bias, strict=True))
+        return [[row @ weight + bias for weight, bias in outputs] for row in hidden]
 
 
 def spread_points(

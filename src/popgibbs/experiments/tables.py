@@ -9,9 +9,10 @@ from jax.random import fold_in
 
 from popgibbs.api import APG
 from popgibbs.diagnostics import mean_and_error, truth_rank_p_value
-from popgibbs.experiments.experiment import Experiment
+from popgibbs.experiments.experiment import Evaluated, Experiment
 from popgibbs.instances import complete
 from popgibbs.posterior import Posterior
+from popgibbs.target import Target
 from popgibbs.typing import Values
 
 
@@ -21,11 +22,14 @@ def held_out(experiment: Experiment, seed: int, num_instances: int, num_points: 
     return jax.device_get(jax.jit(jax.vmap(lambda key: experiment.simulate(key, num_points)))(keys))
 
 
-def log_joint_at(apg: APG, instances: Values, latents: Values) -> np.ndarray:
-    """log p(x, z) of each instance at given latents."""
+def log_joint_at(experiment: Experiment, apg: APG, instances: Values, latents: Values) -> np.ndarray:
+    """log p(x, z) of each instance at the latents that generated it."""
+    model = apg.built.model
+    if experiment.generating is not None:
+        model = experiment.generating(model)
 
     def one(instance: Values, latents: Values) -> jax.Array:
-        return apg.built.target(complete(instance, apg.axes)).log_joint(latents)
+        return Target(model, complete(instance, apg.axes), apg.built.sites).log_joint(latents)
 
     return np.asarray(jax.jit(jax.vmap(one))(instances, latents))
 
@@ -58,10 +62,11 @@ def evaluate(
         progress=True,
     )
     seconds = time.perf_counter() - started
-    at_truth = log_joint_at(apg, instances, truth)
+    at_truth = log_joint_at(experiment, apg, instances, truth)
     log_joint = posterior.log_joint.mean(axis=1)
     gap = log_joint - at_truth[:, None]
-    draws = posterior.resampled(key_draw).log_joints[:, :, 0]
+    resampled = posterior.resampled(key_draw)
+    draws, exact = resampled.log_joints[:, :, 0], experiment.generating is None
     limit, limit_error = mean_and_error(at_truth)
     evidence, evidence_error = mean_and_error(posterior.log_evidence)
     result = {
@@ -76,7 +81,8 @@ def evaluate(
         },
         "log_joint": _by_sweep(log_joint),
         "gap": _by_sweep(gap),
-        "truth_rank": truth_rank_p_value(draws, at_truth) if num_populations > 1 else None,
+        # Ranks are uniform only where the model is the one that generated the instances.
+        "truth_rank": truth_rank_p_value(draws, at_truth) if num_populations > 1 and exact else None,
         "limit": {"mean": limit, "se": limit_error},
         "log_evidence": {"mean": evidence, "se": evidence_error},
         "ess": _by_block(posterior, posterior.ess),
@@ -84,8 +90,9 @@ def evaluate(
         "degenerate": int(posterior.degenerate.sum()),
         "seconds": seconds,
     }
+    evaluated = Evaluated(apg, key_measure, instances, truth, resampled)
     for name, measure in experiment.measures.items():
-        result[name] = measure(apg, key_measure)
+        result[name] = measure.of(evaluated)
     return result, posterior
 
 

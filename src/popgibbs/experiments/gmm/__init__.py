@@ -1,5 +1,6 @@
 """The Gaussian mixture (the paper, section 6.2 and appendix F.1)."""
 
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from popgibbs.api import APG
 from popgibbs.blocks import Block
-from popgibbs.experiments.experiment import Experiment, Training
+from popgibbs.experiments.experiment import Drawing, Evaluated, Experiment, Measure, Training, Variant
 from popgibbs.experiments.gmm.data import simulate
 from popgibbs.experiments.gmm.model import mixture
 from popgibbs.experiments.gmm.proposals import Assignments, Globals, Seeded, Statistics, exact_globals
@@ -45,27 +46,44 @@ def check(instance: Values, where: str) -> None:
         raise ValueError(f"{where}: 'x' has shape {shape}; the mixture takes points in the plane, shape (points, 2)")
 
 
-def kl_global(apg: APG, key: PRNGKey, num_instances: int = 1000, num_points: int = 60) -> dict[str, float]:
+def kl_global(evaluated: Evaluated, num_instances: int = 1000, num_points: int = 60) -> dict[str, float]:
     """KL from the exact to the learned global update at the true assignments, summed over clusters and axes."""
-    learned: Any = apg.built.blocks[0].proposal
+    learned: Any = evaluated.apg.built.blocks[0].proposal
 
     def one(key: PRNGKey) -> jax.Array:
         instance, truth = simulate(key, num_points)
         data = Data(instance, {"points": jnp.ones(num_points, bool)})
         return jnp.sum(exact_globals(data, truth["c"]).kl(learned.update(data, truth["c"])))
 
-    values = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(key, num_instances)))
+    values = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(evaluated.key, num_instances)))
     return {"mean": float(values.mean()), "se": float(values.std(ddof=1) / np.sqrt(num_instances))}
 
+
+def draw(model: Any, points: np.ndarray, sample: Mapping[str, np.ndarray]) -> Drawing:
+    """Ellipses of two deviations about the clusters."""
+    del model
+    angle = np.linspace(0, 2 * np.pi, 100)[:, None]
+    circle = np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
+    outlines = sample["mu"][:, None] + 2 * sample["tau"][:, None] ** -0.5 * circle
+    return Drawing(points, sample["c"], sample["mu"], outlines)
+
+
+TRAINING = Training(num_steps=10_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, num_points=60)
 
 GMM = Experiment(
     name="gmm",
     about="Gaussian mixture: 3 clusters in the plane, any number of points",
     build=build,
-    variants=("default", "paper"),
+    variants={"default": Variant(training=TRAINING), "paper": Variant(training=TRAINING)},
     simulate=simulate,
-    training=Training(num_steps=10_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, num_points=60),
     check=check,
-    measures={"kl_global": kl_global},
+    measures={
+        "kl_global": Measure(
+            "KL(exact ‖ learned) of the globals", kl_global, lambda kl: f"{kl['mean']:.2g} ± {kl['se']:.1g}"
+        )
+    },
+    draw=draw,
+    num_points=100,
+    num_populations=9,
     shipped=Path(str(files("popgibbs"))) / "trained" / "gmm",
 )
