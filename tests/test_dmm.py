@@ -103,3 +103,9 @@ def test_a_point_is_clear_if_no_other_ring_is_near():
 def test_instances_that_do_not_fit_are_refused_in_one_sentence(shape, message):
     with pytest.raises(ValueError, match=f"instance 2: .*{message}"):
         check({"x": np.zeros(shape)}, "instance 2")
+
+
+def test_a_sampler_without_sweeps_spends_the_budget_on_particles():
+    """RWS draws K·L particles once, where the others have L particles and K − 1 sweeps."""
+    assert DMM.variants["default"].budget(19, 10) == {"num_sweeps": 19, "num_particles": 10}
+    assert DMM.variants["rws"].budget(19, 10) == {"num_sweeps": 0, "num_particles": 200}

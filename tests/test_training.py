@@ -125,7 +125,7 @@ def test_training_step_is_compiled_once(tracked: Tracked) -> None:
 def test_trackers_receive_the_numbers_of_reported_steps(tracked: Tracked) -> None:
     received = tracked.received
     assert tracked.fit.history.steps == [step for step, _ in received] == [3, 6, 9, 10]
-    assert set(received[0][1]) == {"loss", "ess", "acceptance", "log_joint", "log_evidence", "finite", "skipped"}
+    assert set(received[0][1]) == {"loss", "ess", "acceptance", "log_joint", "log_evidence", "finite", "skipped", "beta"}
     assert "10/10" in tracked.screen
     assert f"loss {received[-1][1]['loss'].sum():.1f}" in tracked.screen
 

@@ -165,15 +165,15 @@ def evaluate(
             seed=seed,
             **experiment.variants[variant].budget(num_sweeps, num_particles),
         )
-    if figure is not None:
-        one_shot = next((apg for variant, apg in samplers.items() if experiment.variants[variant].one_shot), None)
-        shown, _ = held_out(experiment, seed, NUM_INSTANCES, points or experiment.num_points)
-        save(samples_figure(experiment, samplers[chosen], jax.random.key(seed), shown, one_shot), figure)
     if as_json:
         main, *others = results
         typer.echo(json.dumps({"variant": main, **results[main], **{other: results[other] for other in others}}))
     else:
         out.print(evaluation_table(experiment, results))
+    if figure is not None:
+        one_shot = next((apg for variant, apg in samplers.items() if experiment.variants[variant].one_shot), None)
+        shown, _ = held_out(experiment, seed, NUM_INSTANCES, points or experiment.num_points)
+        save(samples_figure(experiment, samplers[chosen], jax.random.key(seed), shown, one_shot), figure)
 
 
 @app.command()
