@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-WARM_UP, TURNS, STEPS = 1, 15, 20
+TURNS, TURN_SECONDS, MOST_STEPS = 15, 0.5, 20
 RESULTS = Path(__file__).with_name("results.json")
 CASES = {
     "gmm training step, coix.algo.apgs": ("popgibbs_gmm_step", "coix_gmm_step"),
@@ -54,12 +54,15 @@ def main() -> None:
     console = Console(stderr=True)
     names = list(dict.fromkeys(name for pair in CASES.values() for name in pair))
     contenders = {name: Contender(name) for name in track(names, description="compiling", console=console)}
+    # A first turn, which does not count, tells how many steps fill a turn.
+    steps = {
+        name: max(1, min(MOST_STEPS, round(TURN_SECONDS / contender.time(2)["seconds"])))
+        for name, contender in contenders.items()
+    }
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for turn in track(range(WARM_UP + TURNS), description="timing", console=console):
+    for _ in track(range(TURNS), description="timing", console=console):
         for name, contender in contenders.items():
-            timed = contender.time(STEPS)
-            if turn >= WARM_UP:
-                turns[name].append(timed)
+            turns[name].append(contender.time(steps[name]))
     medians = {
         name: {
             "seconds": statistics.median(turn["seconds"] for turn in turns[name]),
@@ -80,7 +83,7 @@ def main() -> None:
     about = {
         "settings": "batch 20, 10 particles, gradients and optimiser; gmm 60 points, K=5; dmm 200 points, K=8",
         "turns": TURNS,
-        "steps_a_turn": STEPS,
+        "steps_a_turn": steps,
         "cores": len(os.sched_getaffinity(0)),
         "machine": platform.processor() or platform.machine(),
         "versions": {package: version(package) for package in packages},
