@@ -101,7 +101,7 @@ def _coix(peer: Any, x: Any, num_sweeps: int, unrolled: bool) -> Made:
     return lambda state: step(state, key, x), state
 
 
-def serve(make: Callable[[], tuple[Callable[[Any], Any], Any]]) -> None:
+def serve(make: Callable[[], Made]) -> None:
     """Compile, then time as many steps as each line of the input asks for; answers are lines of JSON."""
     import jax
 

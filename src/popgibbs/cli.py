@@ -149,6 +149,7 @@ def evaluate(
     found, sampler, about = _load(directory)
     if found.name != name:
         raise ValueError(f"{directory} is a run of '{found.name}', not of '{name}'")
+    points = points or experiment.num_points
     chosen = about["configuration"]["variant"]
     samplers = {chosen: sampler}
     for other in experiment.variants:
@@ -160,7 +161,7 @@ def evaluate(
             experiment,
             sampler,
             num_instances=instances,
-            num_points=points or experiment.num_points,
+            num_points=points,
             num_populations=num_populations or experiment.num_populations,
             seed=seed,
             **experiment.variants[variant].budget(num_sweeps, num_particles),
@@ -172,7 +173,7 @@ def evaluate(
         out.print(evaluation_table(experiment, results))
     if figure is not None:
         one_shot = next((apg for variant, apg in samplers.items() if experiment.variants[variant].one_shot), None)
-        shown, _ = held_out(experiment, seed, NUM_INSTANCES, points or experiment.num_points)
+        shown, _ = held_out(experiment, seed, NUM_INSTANCES, points)
         save(samples_figure(experiment, samplers[chosen], jax.random.key(seed), shown, one_shot), figure)
 
 

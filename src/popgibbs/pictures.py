@@ -1,6 +1,6 @@
 """Pictures of an experiment: samples of a few instances over sweeps."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -26,15 +26,16 @@ def samples_figure(
     points = [np.asarray(x) for x in instances["x"][:NUM_INSTANCES]]
     shown: dict[str, tuple[APG, Posterior]] = {}
     if one_shot is not None:
-        shown["RWS"] = one_shot, one_shot.sample(key, points, num_sweeps=0, num_particles=10 * SHOWN[-1])
+        alone = one_shot.sample(key, points, num_sweeps=0, num_particles=10 * SHOWN[-1])
+        shown["RWS"] = one_shot, alone.resampled(key)
     posterior = sampler.sample(key, points, num_sweeps=0)
     for k in SHOWN:
         if more := k - 1 - posterior.num_sweeps:
             posterior = posterior.extend(key, more)
-        shown[f"K={k}"] = sampler, posterior
+        shown[f"K={k}"] = sampler, posterior.resampled(key)
     drawings: list[dict[str, Drawing]] = []
     for i, x in enumerate(points):
-        samples = {title: (apg, _sample(key, drawn, i)) for title, (apg, drawn) in shown.items()}
+        samples = {title: (apg, _first(drawn[i])) for title, (apg, drawn) in shown.items()}
         drawings.append({title: experiment.draw(apg.built.model, x, one) for title, (apg, one) in samples.items()})
         if experiment.reconstruct is not None:
             last = samples[f"K={SHOWN[-1]}"][1]
@@ -43,5 +44,5 @@ def samples_figure(
     return mixture_samples(points, drawings)
 
 
-def _sample(key: PRNGKey, posterior: Posterior, instance: int) -> dict[str, Any]:
-    return {site: values[0, 0] for site, values in posterior.resampled(key)[instance].items()}
+def _first(samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {site: values[0, 0] for site, values in samples.items()}

@@ -74,6 +74,13 @@ class Drawing(NamedTuple):
     outlines: np.ndarray  # (cluster, place, 2), the outline of each cluster
 
 
+def check_plane(instance: Values, where: str) -> None:
+    """A check of experiments whose instances are points in the plane."""
+    shape = np.shape(instance["x"])
+    if len(shape) != 2 or shape[1] != 2:
+        raise ValueError(f"{where}: 'x' has shape {shape}; the mixture takes points in the plane, shape (points, 2)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A model with its simulator and its samplers."""

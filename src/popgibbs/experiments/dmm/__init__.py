@@ -15,7 +15,7 @@ from popgibbs.experiments.dmm import paper, proposals
 from popgibbs.experiments.dmm.data import ring, simulate
 from popgibbs.experiments.dmm.measures import assignment_accuracy, coverage, radius
 from popgibbs.experiments.dmm.model import NOISE, NUM_CLUSTERS, Circle, Curve, DeepMixture
-from popgibbs.experiments.experiment import Drawing, Experiment, Measure, Training, Variant
+from popgibbs.experiments.experiment import Drawing, Experiment, Measure, Training, Variant, check_plane
 from popgibbs.moves import Metropolis, Weigh
 from popgibbs.tempering import Tempering
 from popgibbs.typing import PRNGKey, Values
@@ -44,11 +44,9 @@ def build(variant: str, key: PRNGKey) -> APG:
 
 
 def check(instance: Values, where: str) -> None:
-    shape = np.shape(instance["x"])
-    if len(shape) != 2 or shape[1] != 2:
-        raise ValueError(f"{where}: 'x' has shape {shape}; the mixture takes points in the plane, shape (points, 2)")
-    if shape[0] < NUM_CLUSTERS:
-        raise ValueError(f"{where}: 'x' has {shape[0]} points, fewer than the mixture's {NUM_CLUSTERS} clusters")
+    check_plane(instance, where)
+    if (count := np.shape(instance["x"])[0]) < NUM_CLUSTERS:
+        raise ValueError(f"{where}: 'x' has {count} points, fewer than the mixture's {NUM_CLUSTERS} clusters")
 
 
 def generating(model: Any) -> DeepMixture:

@@ -11,13 +11,13 @@ import numpy as np
 
 from popgibbs.api import APG
 from popgibbs.blocks import Block
-from popgibbs.experiments.experiment import Drawing, Evaluated, Experiment, Measure, Training, Variant
+from popgibbs.experiments.experiment import Drawing, Evaluated, Experiment, Measure, Training, Variant, check_plane
 from popgibbs.experiments.gmm.data import simulate
 from popgibbs.experiments.gmm.model import mixture
 from popgibbs.experiments.gmm.proposals import Assignments, Globals, Seeded, Statistics, exact_globals
 from popgibbs.instances import Data
 from popgibbs.moves import Metropolis, Weigh
-from popgibbs.typing import PRNGKey, Values
+from popgibbs.typing import PRNGKey
 
 
 def build(variant: str, key: PRNGKey) -> APG:
@@ -38,12 +38,6 @@ def build(variant: str, key: PRNGKey) -> APG:
         ],
         example={"x": np.random.default_rng(0).normal(size=(8, 2))},
     )
-
-
-def check(instance: Values, where: str) -> None:
-    shape = np.shape(instance["x"])
-    if len(shape) != 2 or shape[1] != 2:
-        raise ValueError(f"{where}: 'x' has shape {shape}; the mixture takes points in the plane, shape (points, 2)")
 
 
 def kl_global(evaluated: Evaluated, num_instances: int = 1000, num_points: int = 60) -> dict[str, float]:
@@ -76,7 +70,7 @@ GMM = Experiment(
     build=build,
     variants={"default": Variant(training=TRAINING), "paper": Variant(training=TRAINING)},
     simulate=simulate,
-    check=check,
+    check=check_plane,
     measures={
         "kl_global": Measure(
             "KL(exact ‖ learned) of the globals", kl_global, lambda kl: f"{kl['mean']:.2g} ± {kl['se']:.1g}"
