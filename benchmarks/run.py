@@ -1,8 +1,8 @@
 """Run every case, ours and the peer's by turns, and write `results.json`.
 
-A contender is a process of its own, so that devices and peak memory are its own. All are compiled first, one at a time;
-then they take short turns, so that whatever else the machine does falls on all of them; a number is the median over the
-turns.
+A contender is a process of its own, so that devices and peak memory are its own. Those of an experiment are compiled
+first, one at a time; then they take short turns, so that whatever else the machine does falls on all of them; a number is
+the median over the turns. Experiments follow one another: waiting processes of others would take memory and caches.
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -20,11 +21,10 @@ from rich.table import Table
 
 TURNS, TURN_SECONDS, MOST_STEPS = 15, 0.5, 20
 RESULTS = Path(__file__).with_name("results.json")
-CASES = {
-    "gmm training step, coix.algo.apgs": ("popgibbs_gmm_step", "coix_gmm_step"),
-    "gmm training step, coix with sweeps unrolled by hand": ("popgibbs_gmm_step", "coix_gmm_step_unrolled"),
-    "dmm training step, coix.algo.apgs": ("popgibbs_dmm_step", "coix_dmm_step"),
-    "dmm training step, coix with sweeps unrolled by hand": ("popgibbs_dmm_step", "coix_dmm_step_unrolled"),
+OURS = {"gmm": "popgibbs_gmm_step", "dmm": "popgibbs_dmm_step"}
+PEERS = {
+    "gmm": {"coix.algo.apgs": "coix_gmm_step", "coix with sweeps unrolled by hand": "coix_gmm_step_unrolled"},
+    "dmm": {"coix.algo.apgs": "coix_dmm_step", "coix with sweeps unrolled by hand": "coix_dmm_step_unrolled"},
 }
 
 
@@ -49,36 +49,45 @@ class Contender:
         print(num_steps, file=self._process.stdin, flush=True)
         return self._answer()
 
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
-def main() -> None:
-    console = Console(stderr=True)
-    names = list(dict.fromkeys(name for pair in CASES.values() for name in pair))
-    contenders = {name: Contender(name) for name in track(names, description="compiling", console=console)}
+
+def measure(names: list[str], experiment: str, console: Console) -> tuple[dict[str, Any], dict[str, int]]:
+    """The medians of every contender of an experiment, and how many steps it took a turn."""
+    contenders = {name: Contender(name) for name in track(names, description=f"{experiment}: compiling", console=console)}
     # A first turn, which does not count, tells how many steps fill a turn.
     steps = {
         name: max(1, min(MOST_STEPS, round(TURN_SECONDS / contender.time(2)["seconds"])))
         for name, contender in contenders.items()
     }
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for _ in track(range(TURNS), description="timing", console=console):
+    for _ in track(range(TURNS), description=f"{experiment}: timing", console=console):
         for name, contender in contenders.items():
             turns[name].append(contender.time(steps[name]))
-    medians = {
-        name: {
-            "seconds": statistics.median(turn["seconds"] for turn in turns[name]),
-            "compile_seconds": contenders[name].compile_seconds,
-            "peak_mb": turns[name][-1]["peak_mb"],
-        }
-        for name in names
-    }
-    cases = {
-        case: {
-            "ours": medians[ours],
-            "peer": medians[peer],
-            "ratio": medians[peer]["seconds"] / medians[ours]["seconds"],
-        }
-        for case, (ours, peer) in CASES.items()
-    }
+    medians = {}
+    for name, contender in contenders.items():
+        seconds = statistics.median(turn["seconds"] for turn in turns[name])
+        memory = turns[name][-1]["peak_mb"]
+        medians[name] = {"seconds": seconds, "compile_seconds": contender.compile_seconds, "peak_mb": memory}
+        contender.close()
+    return medians, steps
+
+
+def main() -> None:
+    console = Console(stderr=True)
+    cases: dict[str, dict[str, Any]] = {}
+    steps: dict[str, int] = {}
+    for experiment, ours in OURS.items():
+        medians, taken = measure([ours, *PEERS[experiment].values()], experiment, console)
+        steps |= taken
+        for label, peer in PEERS[experiment].items():
+            cases[f"{experiment} training step, {label}"] = {
+                "ours": medians[ours],
+                "peer": medians[peer],
+                "ratio": medians[peer]["seconds"] / medians[ours]["seconds"],
+            }
     packages = ("popgibbs", "jax", "numpyro", "coix")
     about = {
         "settings": "batch 20, 10 particles, gradients and optimiser; gmm 60 points, K=5; dmm 200 points, K=8",

@@ -35,6 +35,26 @@ def test_pooling_sees_real_points_only():
     assert mean_pool(X, jnp.zeros(5, bool)) == 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"depth": 0},
+        {"use_bias": False, "use_final_bias": False},
+        {"final_activation": jnp.exp},
+        {"activation": eqx.nn.PReLU()},
+        {"out_size": "scalar"},
+    ],
+    ids=["plain", "no hidden layer", "no bias", "final activation", "learned activation", "scalar"],
+)
+def test_a_network_over_points_is_that_network_point_by_point(settings: dict):
+    options = {"in_size": 3, "out_size": 2, "width_size": 5, "depth": 2, "activation": jnp.tanh} | settings
+    network = eqx.nn.MLP(**options, key=jax.random.key(0))
+    points = jax.random.normal(jax.random.key(1), (7, 3))
+    expected = jnp.stack([network(point) for point in points])
+    np.testing.assert_allclose(pointwise(network, points), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_pointwise_network_sees_each_point_with_its_joined_features():
     network = eqx.nn.Linear(3, 2, key=jax.random.key(0))
     first, second = jnp.arange(8.0).reshape(4, 2), jnp.arange(4.0)[:, None]

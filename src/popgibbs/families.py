@@ -43,6 +43,11 @@ class FewCategories(dist.CategoricalLogits):
         return sum((jnp.where(value == category, column, 0.0) for category, column in columns), start=jnp.zeros(()))
 
 
+def softmax_of_few(logits: Float[Array, "... category"]) -> Float[Array, "... category"]:
+    """`jax.nn.softmax` over a few categories, one by one."""
+    return jnp.stack([jnp.exp(column) for column in _log_softmax(logits)], axis=-1)
+
+
 def _log_softmax(logits: Float[Array, "... category"]) -> list[Float[Array, "..."]]:
     """The normalised logits, category by category."""
     columns = [logits[..., i] for i in range(logits.shape[-1])]

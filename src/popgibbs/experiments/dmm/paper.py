@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Key
 
 from popgibbs.experiments.dmm.model import CENTRE_SCALE, NUM_CLUSTERS
-from popgibbs.families import Beta, Categorical
+from popgibbs.families import Beta, Categorical, softmax_of_few
 from popgibbs.instances import Data
-from popgibbs.statistics import Offsets, pick, pointwise, pool
+from popgibbs.statistics import Offsets, pick, pointwise
 from popgibbs.typing import Values
 
 HIDDEN = 32
@@ -38,8 +38,8 @@ class Statistics(eqx.Module):
     def __call__(self, data: Data, *inputs: Array) -> dist.Distribution:
         mask = data.mask["points"]
         values = pointwise(self.value, *inputs)
-        shares = jax.nn.softmax(pointwise(self.share, *inputs), axis=-1)
-        pooled = pool(shares[:, :, None] * values[:, None, :], mask) / pool(shares, mask)[:, None]
+        shares = jnp.where(mask[:, None], softmax_of_few(pointwise(self.share, *inputs)), 0.0)
+        pooled = shares.T @ values / jnp.sum(shares, axis=0)[:, None]
         prior = jnp.broadcast_to(jnp.array([0.0, 0.0, CENTRE_SCALE, CENTRE_SCALE]), (NUM_CLUSTERS, 4))
         loc, log_scale = jnp.split(pointwise(self.update, pooled, prior), 2, axis=-1)
         return dist.Normal(loc, jnp.exp(log_scale))
@@ -68,16 +68,16 @@ class Points(eqx.Module):
     """q(c, h | x, μ): a network on every x_n − μ_m for the assignment, one on x_n − μ_c for the place on the curve."""
 
     cluster: Offsets
-    place: Offsets
+    place: eqx.nn.MLP
 
     def __init__(self, *, key: Key[Array, ""]):
         key_cluster, key_place = jax.random.split(key)
         self.cluster = Offsets(2, HIDDEN, 1, key=key_cluster)
-        self.place = Offsets(2, 2 * HIDDEN, 2, key=key_place)
+        self.place = network(2, 2, 2 * HIDDEN, key_place)
 
     def __call__(self, data: Data, latents: Values, model: Any) -> None:
         x, mu = data["x"], latents["mu"]
         logits = jnp.stack([logit for (logit,) in self.cluster(x, mu)], axis=-1)
         c: Any = numpyro.sample("c", Categorical(logits).distribution())
-        ((log_a, log_b),) = self.place(x - pick(mu, c), jnp.zeros((1, 2)))
+        log_a, log_b = jnp.unstack(pointwise(self.place, x - pick(mu, c)), axis=-1)
         numpyro.sample("h", Beta(jnp.exp(log_a), jnp.exp(log_b)).distribution())

@@ -9,7 +9,7 @@ import numpyro
 from jaxtyping import Array, Key
 
 from popgibbs.experiments.gmm.model import NUM_CLUSTERS, PRIOR
-from popgibbs.families import Categorical, NormalGamma
+from popgibbs.families import Categorical, NormalGamma, softmax_of_few
 from popgibbs.instances import Data
 from popgibbs.statistics import Pairwise, conjugate_normal_gamma, pointwise, spread_points
 from popgibbs.typing import Values
@@ -29,7 +29,7 @@ class Statistics(eqx.Module):
     def __call__(self, data: Data, *inputs: Array) -> NormalGamma:
         """The conjugate update by the pooled statistics."""
         values = pointwise(self.value, data["x"], *inputs)
-        shares = jax.nn.softmax(pointwise(self.share, data["x"], *inputs), axis=-1)
+        shares = softmax_of_few(pointwise(self.share, data["x"], *inputs))
         return conjugate_normal_gamma(PRIOR, values, shares, data.mask["points"])
 
 
