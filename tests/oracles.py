@@ -186,3 +186,62 @@ def normalised(log_density: Any) -> np.ndarray:
     """exp of the log-density, divided by its sum."""
     log_density = np.asarray(log_density, np.float64)
     return np.exp(log_density - logsumexp(log_density))
+
+
+# A walk with a global drift g: z_1 ~ N(g, 1), z_t ~ N(0.8 z_{t-1} + g, 0.7²), x_t ~ N(z_t − 0.5 g, 0.6²) ----------------
+
+PULL, STEP_SCALE, LEAK, NOISE_SCALE = 0.8, 0.7, -0.5, 0.6
+
+
+class Smoothed(NamedTuple):
+    """Moments of (g, z_t) given all of x, by step."""
+
+    log_evidence: float
+    mean: np.ndarray
+    covariance: np.ndarray
+
+
+def walk_posterior(x: np.ndarray) -> Smoothed:
+    """The Kalman filter and the Rauch-Tung-Striebel smoother on the state (g, z_t)."""
+    move = np.array([[1.0, 0.0], [1.0, PULL]])
+    noise = np.diag([0.0, STEP_SCALE**2])
+    look = np.array([LEAK, 1.0])
+    mean, covariance = np.zeros(2), np.array([[1.0, 1.0], [1.0, 2.0]])
+    predicted, filtered, log_evidence = [], [], 0.0
+    for observed in np.asarray(x, np.float64):
+        predicted.append((mean, covariance))
+        spread = look @ covariance @ look + NOISE_SCALE**2
+        log_evidence += stats.norm(look @ mean, spread**0.5).logpdf(observed)
+        gain = covariance @ look / spread
+        filtered.append((mean + gain * (observed - look @ mean), covariance - np.outer(gain, look @ covariance)))
+        mean, covariance = move @ filtered[-1][0], move @ filtered[-1][1] @ move.T + noise
+    smoothed = [filtered[-1]]
+    for (now_mean, now), (next_mean, following) in zip(filtered[-2::-1], predicted[:0:-1], strict=True):
+        back = now @ move.T @ np.linalg.pinv(following)
+        later_mean, later = smoothed[-1]
+        smoothed.append((now_mean + back @ (later_mean - next_mean), now + back @ (later - following) @ back.T))
+    means, covariances = zip(*smoothed[::-1], strict=True)
+    return Smoothed(float(log_evidence), np.array(means), np.array(covariances))
+
+
+# A hidden Markov model of three states; a global switch s ∈ {0, 1} shifts what they emit -------------------------------
+
+FIRST_STATE = np.array([0.5, 0.3, 0.2])
+NEXT_STATE = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]])
+SHIFTED = 0.3  # the probability of s = 1
+
+
+def markov_posterior(x: np.ndarray) -> tuple[float, np.ndarray]:
+    """The log-evidence, and p(z_t = k | x) by step, by the forward-backward algorithm for either switch."""
+    joints = []
+    for switch, prior in enumerate((1 - SHIFTED, SHIFTED)):
+        emitted = stats.norm(np.arange(3) + switch, 0.8).pdf(np.asarray(x, np.float64)[:, None])
+        forward, backward = [FIRST_STATE * emitted[0]], [np.ones(3)]
+        for likelihood in emitted[1:]:
+            forward.append(forward[-1] @ NEXT_STATE * likelihood)
+        for likelihood in emitted[:0:-1]:
+            backward.append(NEXT_STATE @ (likelihood * backward[-1]))
+        joints.append(prior * np.array(forward) * np.array(backward[::-1]))
+    joint = sum(joints)
+    evidence = joint[0].sum()
+    return float(np.log(evidence)), joint / evidence

@@ -2,12 +2,14 @@
 
 from popgibbs import families, statistics
 from popgibbs.api import APG, Fit
-from popgibbs.blocks import Block
+from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.checkpoint import CheckpointError
 from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Weigh
 from popgibbs.posterior import Posterior
 from popgibbs.proposals import Enumerated, Prior
 from popgibbs.resampling import multinomial, residual, stratified, systematic
+from popgibbs.state_space import StateSpaceModel
+from popgibbs.successive import Successive
 from popgibbs.tempering import Tempering
 from popgibbs.training import Interrupted
 
@@ -26,6 +28,9 @@ __all__ = [
     "MoveInfo",
     "Posterior",
     "Prior",
+    "SequenceBlock",
+    "StateSpaceModel",
+    "Successive",
     "Tempering",
     "Weigh",
     "families",

@@ -52,3 +52,20 @@ class Block(eqx.Module):
     def proposal(self) -> Any:
         """The proposal as it was given."""
         return getattr(self.kernel, "program", self.kernel)
+
+
+class SequenceBlock(Block):
+    """The states of a `StateSpaceModel`, updated one step after another, each resampled and weighed by itself.
+
+    Its proposal is a NumPyro program of one step, `proposal(data, t, previous, following, globals, model)`: `data` holds
+    the observation of step t, `previous` and `following` the neighbouring states (`.value`, and `.exists`, which is false
+    at the ends), `globals` what the model's `globals` returned. Two methods are optional:
+
+    - `initial(data, t, previous, globals, model)` for the first draw, when there is no following state; `globals` is None
+      if a later block draws the global sites.
+    - `prepare(data, globals, model)` sees the whole sequence, once before the steps, and returns arrays with an entry a
+      step, found again in `data.prepared`.
+    """
+
+    def __init__(self, site: str, *, proposal: Any = None, move: Move | None = None):
+        super().__init__(site, proposal=proposal, move=move)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from popgibbs import program
-from popgibbs.blocks import Block
+from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.elements import Partition
 from popgibbs.instances import Axes, complete, pad
 from popgibbs.moves import HMC
@@ -18,9 +18,11 @@ from popgibbs.probes import Draw, Findings, measure
 from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Prior, Programmed
 from popgibbs.sampler import Sampler, initial_plan
+from popgibbs.state_space import StateSpaceModel
 from popgibbs.target import Target, by_name, latent_names, touched
 from popgibbs.typing import Resampler, Values
 
+_STEP = 1  # of a sequence, at which its proposals are judged: it has a step before and one after
 _MIN_SIZE = 4  # of a declared plate in the checks; independence cannot be seen on fewer elements
 
 
@@ -37,13 +39,14 @@ def build(
     target = Target(model, complete(example, axes), sites)
     _check_plates(target, axes)
     _check_cover(sites, blocks)
+    _check_sequences(blocks, target)
     candidates = tuple(_candidate(block, target) for block in blocks)
     draws = _check_draws(blocks, target)
     findings = measure(target, blocks, candidates, draws, axes)
     _raise_findings(findings, blocks)
     partitions = tuple(_decide(i, block, candidates[i], findings) for i, block in enumerate(blocks))
     for block, partition in zip(blocks, partitions, strict=True):
-        if isinstance(block.kernel, Enumerated):
+        if isinstance(block.kernel, Enumerated) and not isinstance(block, SequenceBlock):
             _check_enumerable(block, partition, target)
     return Sampler(model, blocks, sites, partitions, resampler, resample_below)
 
@@ -141,6 +144,20 @@ def _check_cover(sites: tuple[Site, ...], blocks: tuple[Block, ...]) -> None:
         raise ValueError(f"no block updates the sites {missing}; add them to a Block(...)")
 
 
+def _check_sequences(blocks: tuple[Block, ...], target: Target) -> None:
+    model = target.model
+    for block in blocks:
+        if not isinstance(block, SequenceBlock):
+            continue
+        what = f"SequenceBlock('{block.label}')"
+        if not isinstance(model, StateSpaceModel):
+            raise ValueError(f"{what} goes through the steps of a StateSpaceModel; use a Block for other models")
+        if block.sites != (model.state,):
+            raise ValueError(f"{what} does not name the state of {type(model).__name__}: its state is '{model.state}'")
+        if others := sorted(set(touched(target.sites, block.sites)) - {model.state, model.observed}):
+            raise ValueError(f"{what}: the sites {others} depend on the states too, outside of the steps; use a Block")
+
+
 def _candidate(block: Block, target: Target) -> Partition:
     """The finest split of the block's weight that the plates suggest."""
     sites = by_name(target.sites)
@@ -153,6 +170,8 @@ def _candidate(block: Block, target: Target) -> Partition:
     endless = [name for name in block.sites if sites[name].support is None]
     if isinstance(block.kernel, Enumerated) and endless:
         raise ValueError(f"block '{block.label}': Enumerated needs finite discrete sites; {endless} are not")
+    if isinstance(block, SequenceBlock):
+        return Partition(target.sites)
     if block.by:
         return _by_component(block, target)
     factors = [sites[name] for name in touched(target.sites, block.sites)]
@@ -238,18 +257,20 @@ def _check_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
                 f"block '{block.label}' moves {list(names)} by HMC but nothing draws them first; give it a proposal, or "
                 "put a block that contains them before it"
             )
-        if isinstance(block.kernel, Prior):
+        needs_parents = isinstance(block, SequenceBlock) and isinstance(block.kernel, Enumerated)
+        if isinstance(block.kernel, Prior) or needs_parents:
             for name in names:
                 if undrawn := sorted(sites[name].parents - set(drawn) - set(names)):
                     raise ValueError(
-                        f"block '{block.label}': Prior cannot draw '{name}' first, because its parents {undrawn} are "
-                        "drawn by later blocks; put those blocks before it"
+                        f"block '{block.label}': {type(block.kernel).__name__} cannot draw '{name}' first, because its "
+                        f"parents {undrawn} are drawn by later blocks; put those blocks before it"
                     )
-        draws.append(Draw(index, names, drawn, initial=True))
+        draws.append(Draw(index, names, drawn, initial=True, step=_STEP if isinstance(block, SequenceBlock) else None))
         drawn += names
     for index, block in enumerate(blocks):
         others = tuple(name for name in latents if name not in block.sites)
-        draws.append(Draw(index, block.sites, others, initial=False))
+        step = _STEP if isinstance(block, SequenceBlock) else None
+        draws.append(Draw(index, block.sites, others, initial=False, step=step))
     draws = [draw for draw in draws if isinstance(blocks[draw.block].kernel, Programmed)]
     draws = [draw for draw in draws if draw.initial or blocks[draw.block].proposes]
     for draw in draws:
@@ -266,11 +287,13 @@ def _check_program(block: Block, draw: Draw, target: Target) -> None:
     what = _what(block, draw.initial)
     modelled = program.abstract_sites(target.program)
 
-    def propose(given: Values) -> program.Program:
-        return block.kernel.bound(draw.conditional(target, given))
+    def propose(given: Values, own: Values) -> program.Program:
+        return draw.conditional(target, block, {**given, **own}).bind(block.proposal)
 
+    values = {name: site.value for name, site in modelled.items()}
     try:
-        proposed = program.abstract_sites(propose, {name: modelled[name].value for name in draw.given})
+        given = {name: values[name] for name in draw.given}
+        proposed = program.abstract_sites(propose, given, {name: values[name] for name in draw.names})
     except KeyError as error:
         remedy = "define `initial`, or put the block that draws it before this one" if draw.initial else "check the name"
         raise ValueError(f"{what} reads {error}, which has not been drawn; {remedy}") from error
@@ -284,15 +307,15 @@ def _check_program(block: Block, draw: Draw, target: Target) -> None:
         raise ValueError(f"{what} samples the sites {extra}, which are not the block's")
     for name in draw.names:
         mine, models = proposed[name], modelled[name]
-        if mine.value.shape != models.value.shape:
-            raise ValueError(
-                f"{what} draws '{name}' with shape {mine.value.shape}; the model's has shape {models.value.shape}"
-            )
+        shape = models.value.shape if draw.step is None else models.value.shape[1:]
+        if mine.value.shape != shape:
+            whose = "the model's" if draw.step is None else "the model's of one step"
+            raise ValueError(f"{what} draws '{name}' with shape {mine.value.shape}; {whose} has shape {shape}")
         if mine.discrete != models.discrete:
             kinds = {True: "discrete", False: "continuous"}
             raise ValueError(f"{what} draws '{name}' as {kinds[mine.discrete]}; the model's is {kinds[models.discrete]}")
         declared = [plate for plate, _ in by_name(target.sites)[name].plates if plate in target.data.mask]
-        if declared and mine.batch_shape != models.batch_shape:
+        if draw.step is None and declared and mine.batch_shape != models.batch_shape:
             raise ValueError(
                 f"{what} gives '{name}' the batch shape {mine.batch_shape}; inside the declared plate '{declared[0]}' it "
                 f"must be the model's, {models.batch_shape}, so that padding can be masked"

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from popgibbs.population import Particle
 from popgibbs.program import to_unconstrained
 from popgibbs.proposals import Kernel
-from popgibbs.target import Conditional
+from popgibbs.steps import AnyConditional
 from popgibbs.typing import Elements, PRNGKey, Values
 from popgibbs.weights import log_ratio
 
@@ -36,7 +36,12 @@ class Move(eqx.Module):
 
     @abstractmethod
     def __call__(
-        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+        self,
+        key_draw: PRNGKey,
+        key_accept: PRNGKey,
+        kernel: Kernel | None,
+        conditional: AnyConditional,
+        particle: Particle,
     ) -> tuple[Particle, Elements, MoveInfo]: ...
 
 
@@ -47,7 +52,12 @@ class Weigh(Move):
     """
 
     def __call__(
-        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+        self,
+        key_draw: PRNGKey,
+        key_accept: PRNGKey,
+        kernel: Kernel | None,
+        conditional: AnyConditional,
+        particle: Particle,
     ) -> tuple[Particle, Elements, MoveInfo]:
         del key_accept
         values, log_probs, log_v = _propose(key_draw, kernel, conditional, particle)
@@ -59,7 +69,12 @@ class Metropolis(Move):
     """Take the proposal with probability min(1, v), for each element of the block by itself where v factorises."""
 
     def __call__(
-        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+        self,
+        key_draw: PRNGKey,
+        key_accept: PRNGKey,
+        kernel: Kernel | None,
+        conditional: AnyConditional,
+        particle: Particle,
     ) -> tuple[Particle, Elements, MoveInfo]:
         values, log_probs, log_v = _propose(key_draw, kernel, conditional, particle)
         # From a state of density zero any state of positive density is taken.
@@ -86,13 +101,18 @@ class HMC(Move):
     num_steps: int = eqx.field(static=True, kw_only=True, default=10)
 
     def __call__(
-        self, key_draw: PRNGKey, key_accept: PRNGKey, kernel: Kernel | None, conditional: Conditional, particle: Particle
+        self,
+        key_draw: PRNGKey,
+        key_accept: PRNGKey,
+        kernel: Kernel | None,
+        conditional: AnyConditional,
+        particle: Particle,
     ) -> tuple[Particle, Elements, MoveInfo]:
         import blackjax  # here, because importing it starts JAX, after which the number of devices is fixed
 
         del key_draw, kernel
         names = conditional.names
-        bijections = to_unconstrained(conditional.target.program, jax.random.key(0), particle.latents, names)
+        bijections = to_unconstrained(conditional.modelled, jax.random.key(0), particle.latents, names)
 
         def log_density(position: Values) -> jax.Array:
             values = {name: bijections[name](position[name]) for name in names}
@@ -114,7 +134,9 @@ class HMC(Move):
         return _replace(particle, values, log_probs), log_v, MoveInfo(values, log_v, accepted)
 
 
-def _propose(key: PRNGKey, kernel: Any, conditional: Conditional, particle: Particle) -> tuple[Values, Values, Elements]:
+def _propose(
+    key: PRNGKey, kernel: Any, conditional: AnyConditional, particle: Particle
+) -> tuple[Values, Values, Elements]:
     """A proposal, its factors and its incremental weight. The old state's factors are those the particle carries."""
     values, log_q_new = kernel.draw(key, conditional)
     log_q_old = kernel.score(key, conditional, {name: particle.latents[name] for name in conditional.names})

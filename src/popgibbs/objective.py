@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from popgibbs.instances import Data
 from popgibbs.sampler import Event, Info, Sampler, over_rows, run, score_initial
+from popgibbs.sequences import Walk, score_walk
 from popgibbs.typing import Values
 from popgibbs.weights import effective_share, normalise
 
@@ -38,7 +39,7 @@ def accumulate(
     by_block = jnp.zeros(len(sampler.blocks))
     zero = Gradient(jax.tree.map(jnp.zeros_like, arrays), by_block, by_block)
 
-    def observe(gradient: Gradient, sampler: Sampler, index: int | None, batch: Data, event: Event) -> Gradient:
+    def observe(gradient: Gradient, sampler: Sampler, index: int | None, batch: Data, event: Event | Walk) -> Gradient:
         def surrogate(arrays: Any) -> tuple[Array, tuple[Array, Array]]:
             return _surrogate(eqx.combine(arrays, static), index, batch, event)
 
@@ -62,10 +63,12 @@ def _its_part(share: Array, index: int | None, num_sweeps: int, num_blocks: int)
     return jnp.zeros(num_blocks).at[index].set(share / num_sweeps)
 
 
-def _surrogate(sampler: Sampler, index: int | None, batch: Data, event: Event) -> tuple[Array, tuple[Array, Array]]:
+def _surrogate(
+    sampler: Sampler, index: int | None, batch: Data, event: Event | Walk
+) -> tuple[Array, tuple[Array, Array]]:
     """A function of the sampler's arrays whose gradient is that of the step: −Σ w̄ (log q + log p), instances averaged."""
     event = stop_gradient(event)  # samples and weights are constants: nothing flows between blocks
-    score = _initial_terms if index is None else _block_terms
+    score = _initial_terms if index is None else _walk_terms if isinstance(event, Walk) else _block_terms
     log_q, log_p, share = over_rows(score, None, None, 0, 0)(sampler, index, batch, event)
     return -jnp.mean(log_q) - jnp.mean(log_p), (-jnp.mean(log_q), jnp.mean(share))
 
@@ -100,6 +103,24 @@ def _block_terms(sampler: Sampler, index: int, data: Data, event: Event) -> tupl
     real = sampler.conditional(index, data, jax.tree.map(lambda leaf: leaf[0], event.latents)).real
     share = jnp.sum(jnp.where(real, effective_share(weights_by_element), 0.0)) / jnp.sum(real)
     return jnp.sum(log_q), jnp.sum(log_p), share
+
+
+def _walk_terms(sampler: Sampler, index: int, data: Data, event: Walk) -> tuple[Array, Array, Array]:
+    """Of a sequence, log q has the weights of each step; log p those after the last step, when all states are new."""
+    sequence, kernel = sampler.sequence(index, data), sampler.blocks[index].kernel
+    weights = jax.vmap(normalise)(event.seen.log_weights + event.seen.log_v)
+    real = sequence.real[:, None]
+    if jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array)):
+        log_q = _weighted(jnp.where(real, weights, 0.0), score_walk(sequence, kernel, event))
+    else:
+        log_q = jnp.zeros(())
+
+    def of_particle(latents: Values, weight: Array) -> Array:
+        return _weighted_log_p(sampler, data, latents, weight, {})
+
+    log_p = jax.vmap(of_particle)(event.latents, normalise(event.log_weights))
+    share = jnp.sum(jnp.where(sequence.real, jax.vmap(effective_share)(weights), 0.0)) / jnp.sum(real)
+    return log_q, jnp.sum(log_p), share
 
 
 def _weighted_log_p(sampler: Sampler, data: Data, latents: Values, weight: Array, own: Values) -> Array:

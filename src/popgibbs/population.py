@@ -1,5 +1,7 @@
 """A population of weighted particles of one instance, and its resampling."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,7 @@ class Particle(eqx.Module):
 class Population(eqx.Module):
     """Every array of `particles` has the particles as its leading axis."""
 
-    particles: Particle
+    particles: Any  # a Particle, or what travels with one through the steps of a sequence
     log_weights: Array  # since the last resampling
     log_evidence: Array  # product of mean weights up to the last resampling
     ancestors: Array  # each particle's index in the initial population
@@ -48,13 +50,13 @@ class Population(eqx.Module):
         present = self.ancestors[:, None] == jnp.arange(self.ancestors.shape[0])
         return jnp.sum(jnp.any(present, axis=0))
 
-    def weigh(self, particles: Particle, log_v: Float[Array, " particle"]) -> "Population":
+    def weigh(self, particles: Any, log_v: Float[Array, " particle"]) -> "Population":
         """The moved particles, their weights multiplied by v. A zero or failed weight stays zero."""
         log_weights = jnp.where(self.log_weights > -jnp.inf, self.log_weights + proper(log_v), -jnp.inf)
         failed = degenerate(log_weights) | jnp.any(jnp.isnan(log_v))
         return Population(particles, log_weights, self.log_evidence, self.ancestors, self.degenerate | failed)
 
-    def resample(self, key: PRNGKey, scheme: Resampler, below: float) -> "Population":
+    def resample(self, key: PRNGKey, scheme: Resampler, below: float | Array) -> "Population":
         """Resample if the effective sample size has fallen below a fraction of the particles.
 
         Equal weights are never resampled. If no particle has weight, the population keeps its particles.

@@ -18,7 +18,9 @@ from popgibbs.elements import Partition
 from popgibbs.instances import Axes, Data, pad, plates
 from popgibbs.program import Site
 from popgibbs.proposals import Programmed
-from popgibbs.target import Conditional, Target, by_name, condition
+from popgibbs.sequences import at_step
+from popgibbs.steps import AnyConditional, Sequence
+from popgibbs.target import Conditional, Target, by_name, condition, latent_names
 from popgibbs.typing import PRNGKey, Values
 
 _NUM_PROBES = 32
@@ -32,14 +34,23 @@ class Draw(NamedTuple):
     names: tuple[str, ...]
     given: tuple[str, ...]
     initial: bool
+    step: int | None = None  # of a sequence, which stands for all of them
 
-    def conditional(self, target: Target, latents: Values) -> Conditional:
+    def conditional(self, target: Target, block: Block, latents: Values) -> AnyConditional:
         """What the proposal draws for, at the latents that exist then."""
         given = {name: latents[name] for name in self.given}
-        return Conditional(target, given, self.names, Partition(target.sites), self.initial)
+        if self.step is None:
+            return Conditional(target, given, self.names, Partition(target.sites), self.initial)
+        has_globals = len(self.given) + 1 == len(latent_names(target.sites))
+        sequence = Sequence(target.model, target.data, block.proposal)
+        return at_step(sequence, self.step, {**given, **self._all(latents)}, self.initial, has_globals)
 
     def own(self, latents: Values) -> Values:
         """The values of the sites that are drawn."""
+        own = self._all(latents)
+        return own if self.step is None else {name: value[self.step] for name, value in own.items()}
+
+    def _all(self, latents: Values) -> Values:
         return {name: latents[name] for name in self.names}
 
 
@@ -131,7 +142,7 @@ def _proposal_keeps(
     block: Block, draw: Draw, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
 ) -> jax.Array:
     def log_q(target: Target, latents: Values) -> jax.Array:
-        return jnp.sum(block.kernel.score(key, draw.conditional(target, latents), draw.own(latents)))
+        return jnp.sum(block.kernel.score(key, draw.conditional(target, block, latents), draw.own(latents)))
 
     terms = max(np.size(value) for value in draw.own(small[1]).values())
     return _close(log_q(*small), log_q(*large), terms)
@@ -174,7 +185,7 @@ def _independent(conditional: Conditional, latents: Values, other: Values) -> di
 def _splits(block: Block, conditional: Conditional, key: PRNGKey, latents: Values, other: Values) -> Any:
     if not isinstance(block.kernel, Programmed):
         return True
-    _, log_q = program.evaluate(block.kernel.bound(conditional), key, conditional.given)
+    _, log_q = program.evaluate(conditional.bind(block.proposal), key, conditional.given)
     _, log_p = program.evaluate(conditional.target.program, key, latents)
     if any(jnp.shape(log_q[name]) != jnp.shape(log_p[name]) for name in block.sites):
         return False
@@ -189,9 +200,10 @@ def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.
         return {name: jnp.all(sites[name]["fn"].support(drawn[name])) for name in draw.names}
 
     def one(key: PRNGKey, latents: Values) -> tuple[Any, Any]:
-        conditional = draw.conditional(target, latents)
-        bound, given = block.kernel.bound(conditional), conditional.given
+        conditional = draw.conditional(target, block, latents)
+        bound, given = conditional.bind(block.proposal), conditional.given
         values, _ = program.evaluate(bound, key, given)
-        return inside(target.program, given, draw.own(values)), inside(bound, given, draw.own(latents))
+        drawn = {name: values[name] for name in draw.names}
+        return inside(conditional.modelled, given, drawn), inside(bound, given, draw.own(latents))
 
     return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))

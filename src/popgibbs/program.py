@@ -54,6 +54,11 @@ def draw(program: Program, key: PRNGKey) -> Values:
     return {name: site["value"] for name, site in raw_sites(program, key).items() if not site["is_observed"]}
 
 
+def returned(program: Program, values: Mapping[str, Any]) -> Any:
+    """What a program returns when its sites have the given values."""
+    return handlers.substitute(handlers.seed(program, jax.random.key(0)), data=dict(values))()
+
+
 def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
     """NumPyro's own record of the sample sites, for checks when a sampler is built."""
     seeded = handlers.substitute(handlers.seed(program, key), data=dict(values or {}))
@@ -84,12 +89,12 @@ class AbstractSite(NamedTuple):
 def abstract_sites(program: Callable[..., Any], *inputs: Any) -> dict[str, AbstractSite]:
     """The sites of a program by tracing, without computing a number.
 
-    With `inputs`, `program` is a function from them to the program.
+    With `inputs`, `program` is a function from them to the program, in which the sites of the first have those values.
     """
     found: dict[str, AbstractSite] = {}
 
     def traced(*inputs: Any) -> None:
-        sites = raw_sites(program(*inputs) if inputs else program, jax.random.key(0), *inputs)
+        sites = raw_sites(program(*inputs) if inputs else program, jax.random.key(0), *inputs[:1])
         for name, site in sites.items():
             value = jax.ShapeDtypeStruct(jnp.shape(site["value"]), jnp.result_type(site["value"]))
             fn = site["fn"]
@@ -124,7 +129,7 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
                     plates=plates,
                     event_dim=site["fn"].event_dim,
                     discrete=bool(site["fn"].is_discrete),
-                    support=_finite_support(site["fn"]),
+                    support=finite_support(site["fn"]),
                     parents=frozenset(),
                     arguments=frozenset(),
                 )
@@ -142,7 +147,8 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
     )
 
 
-def _finite_support(distribution: Any) -> tuple[int, ...] | None:
+def finite_support(distribution: Any) -> tuple[int, ...] | None:
+    """The values of a distribution of one finite discrete number."""
     if not distribution.has_enumerate_support or distribution.event_dim:
         return None
     with jax.ensure_compile_time_eval():

@@ -10,12 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from popgibbs.families import Categorical
-from popgibbs.program import Program, evaluate, masked
-from popgibbs.target import Conditional, by_name
+from popgibbs.program import evaluate
+from popgibbs.steps import AnyConditional
 from popgibbs.typing import Elements, PRNGKey, Values
 
 
@@ -23,9 +22,9 @@ from popgibbs.typing import Elements, PRNGKey, Values
 class Kernel(Protocol):
     """A proposal as moves see it; log q comes by element of the block."""
 
-    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]: ...
+    def draw(self, key: PRNGKey, conditional: AnyConditional) -> tuple[Values, Elements]: ...
 
-    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements: ...
+    def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements: ...
 
 
 class Programmed(eqx.Module):
@@ -33,36 +32,26 @@ class Programmed(eqx.Module):
 
     program: Any
 
-    def bound(self, conditional: Conditional) -> Program:
-        """The program without arguments. It sees the model as a constant, and none of the block's own values."""
-        call = self.program
-        if conditional.initial:
-            call = getattr(self.program, "initial", self.program)
-        target = conditional.target
-        dynamic, static = eqx.partition(target.model, eqx.is_inexact_array)
-        # The proposal's gradient must not reach the model: θ learns from log p alone.
-        model = eqx.combine(stop_gradient(dynamic), static)
-        return lambda: call(target.data, dict(conditional.given), model)
+    def draw(self, key: PRNGKey, conditional: AnyConditional) -> tuple[Values, Elements]:
+        values, log_q = evaluate(conditional.bind(self.program), key, conditional.given)
+        return {name: values[name] for name in conditional.names}, conditional.reduce_proposed(log_q)
 
-    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
-        values, log_q = evaluate(self.bound(conditional), key, conditional.given)
-        return {name: values[name] for name in conditional.names}, _by_element(conditional, log_q)
-
-    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
-        _, log_q = evaluate(self.bound(conditional), key, {**conditional.given, **values})
-        return _by_element(conditional, log_q)
+    def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements:
+        _, log_q = evaluate(conditional.bind(self.program), key, {**conditional.given, **values})
+        return conditional.reduce_proposed(log_q)
 
 
 class Prior(eqx.Module):
     """The model's own ancestral draw, q(z_b) = Π_{s∈b} p(s | parents): the factors of children enter the weight only."""
 
-    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
-        values = conditional.target.ancestral(key, conditional.given, conditional.names)
+    def draw(self, key: PRNGKey, conditional: AnyConditional) -> tuple[Values, Elements]:
+        drawn, _ = evaluate(conditional.modelled, key, conditional.given)
+        values = {name: drawn[name] for name in conditional.names}
         return values, self.score(key, conditional, values)
 
-    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
-        log_q = conditional.target.log_probs({**conditional.given, **values}, conditional.names)
-        return conditional.reduce(log_q)
+    def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements:
+        log_probs = conditional.log_probs(values)
+        return conditional.reduce({name: log_probs[name] for name in conditional.names})
 
 
 class Enumerated(eqx.Module):
@@ -71,16 +60,14 @@ class Enumerated(eqx.Module):
     At the initial step it is the conditional under the factors whose sites exist.
     """
 
-    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
+    def draw(self, key: PRNGKey, conditional: AnyConditional) -> tuple[Values, Elements]:
         log_q = self._log_conditional(conditional)
         choice = jnp.asarray(Categorical(log_q).distribution().sample(key))
         chosen = jnp.take_along_axis(log_q, choice[:, None], axis=-1)[:, 0]
-        values = {
-            name: self._lay(conditional, name, column[choice]) for name, column in self._columns(conditional).items()
-        }
+        values = {name: conditional.lay(column[choice], name) for name, column in self._columns(conditional).items()}
         return values, jnp.where(conditional.real, chosen, 0.0)
 
-    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
+    def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements:
         log_q = self._log_conditional(conditional)
         chosen = jnp.ones(log_q.shape, bool)
         for name, column in self._columns(conditional).items():
@@ -88,33 +75,21 @@ class Enumerated(eqx.Module):
             chosen &= conditional.reduce({name: values[name].astype(log_q.dtype)})[:, None] == column
         return jnp.where(conditional.real, jnp.sum(jnp.where(chosen, log_q, 0.0), axis=-1), 0.0)
 
-    def _columns(self, conditional: Conditional) -> dict[str, Array]:
+    def _columns(self, conditional: AnyConditional) -> dict[str, Array]:
         """For each site, its value in every joint value of the block."""
-        sites = by_name(conditional.target.sites)
-        supports = [sites[name].support or () for name in conditional.names]
-        return {
-            name: jnp.array(column)
-            for name, column in zip(conditional.names, zip(*product(*supports), strict=True), strict=True)
-        }
+        joint = zip(*product(*conditional.supports), strict=True)
+        return {name: jnp.array(column) for name, column in zip(conditional.names, joint, strict=True)}
 
-    def _log_conditional(self, conditional: Conditional) -> Float[Array, "element joint"]:
+    def _log_conditional(self, conditional: AnyConditional) -> Float[Array, "element joint"]:
         size = conditional.real.shape
 
         def log_density(values: Values) -> Elements:
-            filled = {name: self._lay(conditional, name, jnp.broadcast_to(v, size)) for name, v in values.items()}
+            filled = {name: conditional.lay(jnp.broadcast_to(v, size), name) for name, v in values.items()}
             return conditional.reduce(conditional.log_probs(filled))
 
         return jax.nn.log_softmax(jax.vmap(log_density, out_axes=1)(self._columns(conditional)), axis=-1)
-
-    def _lay(self, conditional: Conditional, name: str, elements: Array) -> Array:
-        return conditional.partition.spread_values(elements, name, conditional.target.plate_sizes)
 
 
 def as_kernel(proposal: Any) -> Any:
     """A user's program wrapped; `Prior()` and `Enumerated()` as they are."""
     return proposal if hasattr(proposal, "draw") and hasattr(proposal, "score") else Programmed(proposal)
-
-
-def _by_element(conditional: Conditional, log_q: Values) -> Elements:
-    wanted = {name: log_q[name] for name in conditional.names}
-    return conditional.reduce(masked(wanted, by_name(conditional.target.sites), conditional.target.data.mask))

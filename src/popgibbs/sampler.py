@@ -13,13 +13,15 @@ import jax.numpy as jnp
 from jax.random import fold_in
 from jaxtyping import Array
 
-from popgibbs.blocks import Block
+from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.elements import Partition
 from popgibbs.instances import Data
 from popgibbs.population import Particle, Population
 from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Kernel
-from popgibbs.target import Conditional, Target, condition
+from popgibbs.sequences import Walk, block_keys, draw_first, score_first, walk
+from popgibbs.steps import Sequence
+from popgibbs.target import Conditional, Target, condition, latent_names
 from popgibbs.typing import PRNGKey, Resampler, Values
 from popgibbs.weights import ess
 
@@ -39,6 +41,10 @@ class Sampler(eqx.Module):
 
     def conditional(self, index: int, data: Data, latents: Values) -> Conditional:
         return condition(self.target(data), latents, self.blocks[index].sites, self.partitions[index])
+
+    def sequence(self, index: int, data: Data) -> Sequence:
+        """The instance as the `SequenceBlock` of that index goes through it."""
+        return Sequence(self.model, data, self.blocks[index].proposal)
 
 
 class Event(NamedTuple):
@@ -61,7 +67,7 @@ class Info(NamedTuple):
     diversity: Array  # initial particles that still have descendants
 
 
-Observe = Callable[[Any, Sampler, int | None, Data, Event], Any]
+Observe = Callable[[Any, Sampler, int | None, Data, Event | Walk], Any]
 
 
 def initial_plan(blocks: tuple[Block, ...]) -> list[tuple[int, tuple[str, ...]]]:
@@ -91,6 +97,11 @@ def _initial(key: PRNGKey, sampler: Sampler, data: Data, fixed: Values | None) -
     log_q = jnp.zeros(())
     for index, names in initial_plan(sampler.blocks):
         kernel: Kernel = sampler.blocks[index].kernel
+        if isinstance(sampler.blocks[index], SequenceBlock):
+            states, elements = _initial_steps(fold_in(key, index), sampler, index, data, latents, fixed)
+            latents |= {names[0]: states}
+            log_q += elements
+            continue
         # Only the sum of log q counts here, so a first draw need not split; an enumeration runs over elements even so.
         partition = sampler.partitions[index] if isinstance(kernel, Enumerated) else Partition(sampler.sites)
         conditional = Conditional(target, dict(latents), names, partition, initial=True)
@@ -102,6 +113,18 @@ def _initial(key: PRNGKey, sampler: Sampler, data: Data, fixed: Values | None) -
         latents |= values
         log_q += jnp.sum(elements)
     return latents, log_q
+
+
+def _initial_steps(
+    key: PRNGKey, sampler: Sampler, index: int, data: Data, latents: Values, fixed: Values | None
+) -> tuple[Array, Array]:
+    """The states of a sequence, drawn or given, and their log q; they may be drawn before the globals are."""
+    (name,), kernel = sampler.blocks[index].sites, sampler.blocks[index].kernel
+    sequence = sampler.sequence(index, data)
+    globals_drawn = latents if set(latent_names(sampler.sites)) - {name} <= set(latents) else None
+    if fixed is None:
+        return draw_first(key, sequence, kernel, globals_drawn)
+    return fixed[name], score_first(key, sequence, kernel, globals_drawn, fixed[name])
 
 
 def initialise(key: PRNGKey, sampler: Sampler, data: Data, num_particles: int) -> tuple[Population, Event]:
@@ -125,12 +148,14 @@ def initialise(key: PRNGKey, sampler: Sampler, data: Data, num_particles: int) -
 
 def update(
     key: PRNGKey, sampler: Sampler, index: int, data: Data, population: Population
-) -> tuple[Population, Event, tuple[Array, Array]]:
+) -> tuple[Population, Event | Walk, tuple[Array, Array]]:
     """Resample, move a block, multiply the weights by the move's incremental weights."""
     block = sampler.blocks[index]
+    if isinstance(block, SequenceBlock):
+        sequence, resampler = sampler.sequence(index, data), sampler.resampler
+        return walk(key, sequence, block.kernel, block.move, population, resampler, sampler.resample_below)
     num_particles = population.log_weights.shape[0]
-    all_keys = jax.random.split(key, 1 + 2 * num_particles)
-    key_resample, keys, keys_accept = all_keys[0], all_keys[1 : 1 + num_particles], all_keys[1 + num_particles :]
+    key_resample, keys, keys_accept = block_keys(key, num_particles)
     population = population.resample(key_resample, sampler.resampler, sampler.resample_below)
 
     def move(key_draw: PRNGKey, key_accept: PRNGKey, particle: Particle) -> Any:

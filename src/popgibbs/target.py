@@ -6,11 +6,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 
 from popgibbs.elements import Partition
 from popgibbs.instances import Data
 from popgibbs.program import Program, Site, evaluate, expand, masked
-from popgibbs.typing import Elements, LogProbs, Mask, PRNGKey, Values
+from popgibbs.typing import Elements, LogProbs, Mask, Values
 
 
 class Target(eqx.Module):
@@ -42,11 +43,6 @@ class Target(eqx.Module):
         _, shapes = jax.eval_shape(lambda: evaluate(self.program, jax.random.key(0), {}))
         return {plate: shapes[site.name].shape[axis] for site in self.sites for plate, axis in site.plates}
 
-    def ancestral(self, key: PRNGKey, given: Values, names: tuple[str, ...]) -> Values:
-        """Draws of the named sites from the model, in its order, given others."""
-        values, _ = evaluate(self.program, key, given)
-        return {name: values[name] for name in names}
-
     def log_joint(self, latents: Values) -> jax.Array:
         """log p(x, z)."""
         return total(self.log_probs(latents))
@@ -71,6 +67,12 @@ def touched(sites: tuple[Site, ...], names: Iterable[str]) -> tuple[str, ...]:
     return tuple(site.name for site in sites if site.name in names or site.parents & names)
 
 
+def constant(model: Any) -> Any:
+    """The model with its gradient stopped: a proposal's gradient must not reach it, θ learns from log p alone."""
+    dynamic, static = eqx.partition(model, eqx.is_inexact_array)
+    return eqx.combine(stop_gradient(dynamic), static)
+
+
 class Conditional(eqx.Module):
     """p(z_b | x, z_-b) of a block up to its constant: what a proposal draws for and a move aims at.
 
@@ -82,6 +84,27 @@ class Conditional(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
     partition: Partition = eqx.field(static=True)
     initial: bool = eqx.field(static=True, default=False)
+
+    @property
+    def modelled(self) -> Program:
+        """The model's own program for the block's sites, given `given`."""
+        return self.target.program
+
+    def bind(self, proposal: Any) -> Program:
+        """A user's proposal without arguments. It sees the model as a constant, and none of the block's own values."""
+        call = getattr(proposal, "initial", proposal) if self.initial else proposal
+        model = constant(self.target.model)
+        return lambda: call(self.target.data, dict(self.given), model)
+
+    @property
+    def supports(self) -> list[tuple[int, ...]]:
+        """The values of each of the block's sites, where they are finite."""
+        sites = by_name(self.target.sites)
+        return [sites[name].support or () for name in self.names]
+
+    def lay(self, elements: jax.Array, name: str) -> jax.Array:
+        """One number for each element as the value of a site."""
+        return self.partition.spread_values(elements, name, self.target.plate_sizes)
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -101,6 +124,11 @@ class Conditional(eqx.Module):
     def reduce(self, log_probs: LogProbs) -> Elements:
         """Log-probabilities summed into the block's elements."""
         return self.partition.reduce(log_probs, self.target.plate_sizes, self.given)
+
+    def reduce_proposed(self, log_q: LogProbs) -> Elements:
+        """A proposal's log-probabilities, padded elements left out, summed into the block's elements."""
+        wanted = {name: log_q[name] for name in self.names}
+        return self.reduce(masked(wanted, by_name(self.target.sites), self.target.data.mask))
 
     def accept(self, accepted: Mask, new: Values, old: Values, *, log_probs: bool) -> Values:
         """New values, or log-probabilities, where their element is accepted."""
