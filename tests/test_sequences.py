@@ -23,9 +23,9 @@ from oracles import (
     markov_posterior,
     walk_posterior,
 )
-from popgibbs.instances import complete
+from popgibbs.instances import Data, complete
 from popgibbs.objective import accumulate
-from popgibbs.sampler import initialise, update
+from popgibbs.sampler import initialise, run, update
 from popgibbs.weights import normalise
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -80,8 +80,8 @@ def state_given_neighbours(data, previous, following, g) -> tuple[Any, Any]:
 class Positions(eqx.Module):
     """Off the exact conditional of a state by a learned shift and stretch; the first draw looks backwards only."""
 
-    shift: Any = 0.3
-    stretch: Any = 1.1
+    shift: Any = eqx.field(default_factory=lambda: jnp.float32(0.3))
+    stretch: Any = eqx.field(default_factory=lambda: jnp.float32(1.1))
 
     def __call__(self, data, t, previous, following, globals, model):
         loc, scale = state_given_neighbours(data, previous, following, globals)
@@ -185,17 +185,31 @@ def test_ordinary_blocks_work_on_a_sequence_as_a_whole(every_block):
     assert_unbiased(estimates, walk_posterior(X[:2]).log_evidence)
 
 
-def test_sequences_of_other_lengths_in_a_batch_change_nothing():
-    apg = walk_sampler(pg.Weigh())
-    instances = [{"x": X}, {"x": X[:2]}, {"x": np.linspace(-1, 1, 11, dtype=np.float32)}, {"x": X[:1]}]
-    together = apg.sample(jax.random.key(0), instances, num_sweeps=2, num_particles=5)
-    for i, instance in enumerate(instances):
-        filled = [{"x": X[:3]}] * i + [instance]
-        alone = apg.sample(jax.random.key(0), filled, num_sweeps=2, num_particles=5)
-        assert together[i]["z"].shape[-1] == len(instance["x"])
-        np.testing.assert_allclose(alone[i]["z"], together[i]["z"], rtol=1e-5)
-        np.testing.assert_allclose(alone.log_joints[i], together.log_joints[i], rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(alone.log_evidence_by_sweep[i], together.log_evidence_by_sweep[i], rtol=1e-4)
+@pytest.mark.parametrize("move", [pg.Weigh(), pg.Metropolis()], ids=["weigh", "metropolis"])
+def test_padded_steps_change_nothing(move):
+    apg = walk_sampler(move, example={"x": X})
+    exact = complete({"x": X[:3]}, apg.axes)
+    padded = Data({"x": jnp.array([*X[:3], *[X[2]] * 3])}, {"time": jnp.arange(6) < 3})
+    keys = jax.random.split(jax.random.key(0), 2)
+
+    def sample(data: Data) -> Any:
+        batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), data)
+        (gradient, info), (population, _, _) = jax.jit(
+            lambda: (
+                accumulate(apg.built, keys, batch, num_sweeps=2, num_particles=5),
+                run(apg.built, keys, batch, num_sweeps=2, num_particles=5),
+            )
+        )()
+        return population.particles.latents["z"][..., :3], population.log_weights, info, gradient.loss, gradient.share
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), sample(padded), sample(exact))
+
+
+def test_posteriors_of_sequences_have_their_own_lengths():
+    instances = [{"x": np.resize(X, length)} for length in (1, 2, 3, 5, 6)]
+    posterior = walk_sampler().sample(jax.random.key(0), instances, num_sweeps=1, num_particles=3)
+    assert [posterior[i]["z"].shape for i in range(5)] == [(1, 3, length) for length in (1, 2, 3, 5, 6)]
+    assert np.all(np.isfinite(posterior.log_evidence))
 
 
 def test_cached_factors_are_those_of_the_states(every_block):
