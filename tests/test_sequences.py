@@ -152,13 +152,9 @@ def flat_state(data, t, previous, following, globals, model):
     numpyro.sample("z", dist.Categorical(logits=0.7 * (before + after + seen)))
 
 
-@pytest.mark.parametrize(
-    ("states", "move"),
-    [(flat_state, None), (pg.Enumerated(), None), (pg.Prior(), pg.Metropolis())],
-    ids=["near", "enumerated", "prior by Metropolis"],
-)
-def test_evidence_and_states_of_a_hidden_markov_model_are_those_of_forward_backward(every_block, states, move):
-    blocks = [pg.Block("s", proposal=pg.Enumerated()), pg.SequenceBlock("z", proposal=states, move=move)]
+@pytest.mark.parametrize("states", [flat_state, pg.Enumerated()], ids=["near", "enumerated"])
+def test_evidence_and_states_of_a_hidden_markov_model_are_those_of_forward_backward(every_block, states):
+    blocks = [pg.Block("s", proposal=pg.Enumerated()), pg.SequenceBlock("z", proposal=states)]
     apg = pg.APG(Markov(), data={"x": "time"}, blocks=blocks)
 
     def report(population):
@@ -185,9 +181,8 @@ def test_ordinary_blocks_work_on_a_sequence_as_a_whole(every_block):
     assert_unbiased(estimates, walk_posterior(X[:2]).log_evidence)
 
 
-@pytest.mark.parametrize("move", [pg.Weigh(), pg.Metropolis()], ids=["weigh", "metropolis"])
-def test_padded_steps_change_nothing(move):
-    apg = walk_sampler(move, example={"x": X})
+def test_padded_steps_change_nothing():
+    apg = walk_sampler(example={"x": X})
     exact = complete({"x": X[:3]}, apg.axes)
     padded = Data({"x": jnp.array([*X[:3], *[X[2]] * 3])}, {"time": jnp.arange(6) < 3})
     keys = jax.random.split(jax.random.key(0), 2)
@@ -206,9 +201,9 @@ def test_padded_steps_change_nothing(move):
 
 
 def test_posteriors_of_sequences_have_their_own_lengths():
-    instances = [{"x": np.resize(X, length)} for length in (1, 2, 3, 5, 6)]
+    instances = [{"x": X}, {"x": X[:2]}]
     posterior = walk_sampler().sample(jax.random.key(0), instances, num_sweeps=1, num_particles=3)
-    assert [posterior[i]["z"].shape for i in range(5)] == [(1, 3, length) for length in (1, 2, 3, 5, 6)]
+    assert [posterior[i]["z"].shape for i in range(2)] == [(1, 3, 4), (1, 3, 2)]
     assert np.all(np.isfinite(posterior.log_evidence))
 
 
@@ -228,22 +223,25 @@ def test_cached_factors_are_those_of_the_states(every_block):
 def test_the_gradient_of_a_sequence_vanishes_at_the_exact_conditional_and_points_towards_it_elsewhere():
     """With many particles, −Σ w̄ ∇ log q estimates the gradient of KL(p ‖ q): shift/stretch² and (1 − s⁻²(1 + δ²))/s."""
 
-    def gradient(shift: float, stretch: float) -> np.ndarray:
-        positions = Positions(jnp.float32(shift), jnp.float32(stretch))
-        apg = walk_sampler(positions=positions, example={"x": X})
-        batch = jax.vmap(lambda x: complete({"x": x}, apg.axes))(jnp.broadcast_to(X, (100, 4)))
-        keys = jax.random.split(jax.random.key(1), 100)
+    apg = walk_sampler(example={"x": X})
+    batch = jax.vmap(lambda x: complete({"x": x}, apg.axes))(jnp.broadcast_to(X, (1, 4)))
+    keys = jax.random.split(jax.random.key(1), 100)
 
-        def one(key, data):
-            single = jax.tree.map(lambda leaf: leaf[None], data)
-            arrays = accumulate(apg.built, key[None], single, num_sweeps=1, num_particles=60)[0].arrays
-            return jnp.stack([arrays.blocks[1].kernel.program.shift, arrays.blocks[1].kernel.program.stretch])
+    def learned(sampler: Any) -> Any:
+        return sampler.blocks[1].kernel.program.shift, sampler.blocks[1].kernel.program.stretch
 
-        return np.asarray(jax.jit(lambda: jax.lax.map(lambda kd: one(*kd), (keys, batch)))())
+    @jax.jit
+    def gradient(shift: float, stretch: float) -> jax.Array:
+        sampler = eqx.tree_at(learned, apg.built, (jnp.float32(shift), jnp.float32(stretch)))
 
-    exact = gradient(0.0, 1.0)
-    assert_mean(exact, 0.0)
-    off = gradient(0.3, 1.1)
+        def one(key):
+            arrays = accumulate(sampler, key[None], batch, num_sweeps=1, num_particles=60)[0].arrays
+            return jnp.stack(learned(arrays))
+
+        return jax.lax.map(one, keys)
+
+    assert_mean(gradient(0.0, 1.0), 0.0)
+    off = np.asarray(gradient(0.3, 1.1))
     # Four steps, each with its own conditional; self-normalised weights of sixty particles are biased by a few percent.
     expected = 4 * np.array([0.3 / 1.1**2, 1 / 1.1 - (1 + 0.3**2) / 1.1**3])
     error = off.std(axis=0) / 10
@@ -379,7 +377,8 @@ def test_globals_that_are_drawn_later_are_missed_in_words():
 
 
 def test_a_sequence_of_one_step_is_a_correct_result(every_block):
+    apg = walk_sampler(pg.Metropolis(), pg.Prior())
     estimates = every_block(
-        walk_sampler(), {"x": X[:1]}, lambda p: p.total_log_evidence, num_runs=NUM_RUNS, num_sweeps=2, num_particles=3
+        apg, {"x": X[:1]}, lambda p: p.total_log_evidence, num_runs=NUM_RUNS, num_sweeps=2, num_particles=3
     )
     assert_unbiased(estimates, walk_posterior(X[:1]).log_evidence)

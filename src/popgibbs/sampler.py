@@ -92,39 +92,54 @@ def score_initial(key: PRNGKey, sampler: Sampler, data: Data, latents: Values) -
 
 
 def _initial(key: PRNGKey, sampler: Sampler, data: Data, fixed: Values | None) -> tuple[Values, Array]:
-    target = sampler.target(data)
     latents: Values = {}
     log_q = jnp.zeros(())
     for index, names in initial_plan(sampler.blocks):
-        kernel: Kernel = sampler.blocks[index].kernel
-        if isinstance(sampler.blocks[index], SequenceBlock):
-            states, elements = _initial_steps(fold_in(key, index), sampler, index, data, latents, fixed)
-            latents |= {names[0]: states}
-            log_q += elements
-            continue
-        # Only the sum of log q counts here, so a first draw need not split; an enumeration runs over elements even so.
-        partition = sampler.partitions[index] if isinstance(kernel, Enumerated) else Partition(sampler.sites)
-        conditional = Conditional(target, dict(latents), names, partition, initial=True)
-        if fixed is None:
-            values, elements = kernel.draw(fold_in(key, index), conditional)
-        else:
-            values = {name: fixed[name] for name in names}
-            elements = kernel.score(fold_in(key, index), conditional, values)
+        first = _first_steps if isinstance(sampler.blocks[index], SequenceBlock) else _first_block
+        values, block_log_q = first(fold_in(key, index), sampler, index, names, data, latents, fixed)
         latents |= values
-        log_q += jnp.sum(elements)
+        log_q += block_log_q
     return latents, log_q
 
 
-def _initial_steps(
-    key: PRNGKey, sampler: Sampler, index: int, data: Data, latents: Values, fixed: Values | None
-) -> tuple[Array, Array]:
-    """The states of a sequence, drawn or given, and their log q; they may be drawn before the globals are."""
-    (name,), kernel = sampler.blocks[index].sites, sampler.blocks[index].kernel
+def _first_block(
+    key: PRNGKey,
+    sampler: Sampler,
+    index: int,
+    names: tuple[str, ...],
+    data: Data,
+    latents: Values,
+    fixed: Values | None,
+) -> tuple[Values, Array]:
+    kernel: Kernel = sampler.blocks[index].kernel
+    # Only the sum of log q counts here, so a first draw need not split; an enumeration runs over elements even so.
+    partition = sampler.partitions[index] if isinstance(kernel, Enumerated) else Partition(sampler.sites)
+    conditional = Conditional(sampler.target(data), dict(latents), names, partition, initial=True)
+    if fixed is None:
+        values, elements = kernel.draw(key, conditional)
+    else:
+        values = {name: fixed[name] for name in names}
+        elements = kernel.score(key, conditional, values)
+    return values, jnp.sum(elements)
+
+
+def _first_steps(
+    key: PRNGKey,
+    sampler: Sampler,
+    index: int,
+    names: tuple[str, ...],
+    data: Data,
+    latents: Values,
+    fixed: Values | None,
+) -> tuple[Values, Array]:
+    """The states of a sequence, which may be drawn before the globals are."""
+    (name,), kernel = names, sampler.blocks[index].kernel
     sequence = sampler.sequence(index, data)
     globals_drawn = latents if set(latent_names(sampler.sites)) - {name} <= set(latents) else None
     if fixed is None:
-        return draw_first(key, sequence, kernel, globals_drawn)
-    return fixed[name], score_first(key, sequence, kernel, globals_drawn, fixed[name])
+        states, log_q = draw_first(key, sequence, kernel, globals_drawn)
+        return {name: states}, log_q
+    return {name: fixed[name]}, score_first(key, sequence, kernel, globals_drawn, fixed[name])
 
 
 def initialise(key: PRNGKey, sampler: Sampler, data: Data, num_particles: int) -> tuple[Population, Event]:

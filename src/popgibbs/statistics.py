@@ -18,7 +18,7 @@ from popgibbs.families import FEW, NormalGamma
 Family = TypeVar("Family")
 
 
-def pointwise(network: Callable[[Array], Array], *inputs: Float[Array, "point _"]) -> Float[Array, "point _"]:
+def pointwise(network: Callable[[Array], Array], *inputs: Float[Array, "point _"]) -> Float[Array, "point *out"]:
     """A network applied to each point; several inputs are joined feature by feature."""
     points = jnp.concatenate(inputs, axis=-1)
     return _rows_through(network, points) if _is_plain(network) else jax.vmap(network)(points)
