@@ -22,7 +22,6 @@ from popgibbs.state_space import StateSpaceModel
 from popgibbs.target import Target, by_name, latent_names, touched
 from popgibbs.typing import Resampler, Values
 
-_STEP = 1  # of a sequence, at which its proposals are judged: it has a step before and one after
 _MIN_SIZE = 4  # of a declared plate in the checks; independence cannot be seen on fewer elements
 
 
@@ -265,17 +264,21 @@ def _check_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
                         f"block '{block.label}': {type(block.kernel).__name__} cannot draw '{name}' first, because its "
                         f"parents {undrawn} are drawn by later blocks; put those blocks before it"
                     )
-        draws.append(Draw(index, names, drawn, initial=True, step=_STEP if isinstance(block, SequenceBlock) else None))
+        draws.append(Draw(index, names, drawn, initial=True, step=_step_of(block)))
         drawn += names
     for index, block in enumerate(blocks):
         others = tuple(name for name in latents if name not in block.sites)
-        step = _STEP if isinstance(block, SequenceBlock) else None
-        draws.append(Draw(index, block.sites, others, initial=False, step=step))
+        draws.append(Draw(index, block.sites, others, initial=False, step=_step_of(block)))
     draws = [draw for draw in draws if isinstance(blocks[draw.block].kernel, Programmed)]
     draws = [draw for draw in draws if draw.initial or blocks[draw.block].proposes]
     for draw in draws:
         _check_program(blocks[draw.block], draw, target)
     return draws
+
+
+def _step_of(block: Block) -> int | None:
+    """The step at which proposals of a sequence are judged: it has a step before and one after."""
+    return 1 if isinstance(block, SequenceBlock) else None
 
 
 def _what(block: Block, initial: bool) -> str:

@@ -20,7 +20,7 @@ from popgibbs.program import Site
 from popgibbs.proposals import Programmed
 from popgibbs.sequences import at_step
 from popgibbs.steps import AnyConditional, Sequence
-from popgibbs.target import Conditional, Target, by_name, condition, latent_names
+from popgibbs.target import Conditional, Target, by_name, condition, undrawn
 from popgibbs.typing import PRNGKey, Values
 
 _NUM_PROBES = 32
@@ -41,7 +41,7 @@ class Draw(NamedTuple):
         given = {name: latents[name] for name in self.given}
         if self.step is None:
             return Conditional(target, given, self.names, Partition(target.sites), self.initial)
-        has_globals = len(self.given) + 1 == len(latent_names(target.sites))
+        has_globals = not undrawn(target.sites, (*self.given, *self.names))
         sequence = Sequence(target.model, target.data, block.proposal)
         return at_step(sequence, self.step, {**given, **self._all(latents)}, self.initial, has_globals)
 

@@ -21,7 +21,7 @@ from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.sequences import Walk, block_keys, draw_first, score_first, walk
 from popgibbs.steps import Sequence
-from popgibbs.target import Conditional, Target, condition, latent_names
+from popgibbs.target import Conditional, Target, condition, undrawn
 from popgibbs.typing import PRNGKey, Resampler, Values
 from popgibbs.weights import ess
 
@@ -135,7 +135,7 @@ def _first_steps(
     """The states of a sequence, which may be drawn before the globals are."""
     (name,), kernel = names, sampler.blocks[index].kernel
     sequence = sampler.sequence(index, data)
-    globals_drawn = latents if set(latent_names(sampler.sites)) - {name} <= set(latents) else None
+    globals_drawn = None if undrawn(sampler.sites, (*latents, name)) else latents
     if fixed is None:
         states, log_q = draw_first(key, sequence, kernel, globals_drawn)
         return {name: states}, log_q

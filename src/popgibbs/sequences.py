@@ -86,7 +86,7 @@ def at_step(sequence: Sequence, t: int, latents: Values, initial: bool, has_glob
 
 def draw_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values | None) -> tuple[Array, Array]:
     """The states of one particle, drawn one after another, and their log q. `drawn` holds the globals, if they exist."""
-    at, inputs = _first_steps(sequence, drawn)
+    at, inputs = _first_inputs(sequence, drawn)
 
     def step(previous: Array, inputs: tuple[Any, ...]) -> tuple[Array, tuple[Array, Array]]:
         conditional = at(previous, *inputs)
@@ -100,7 +100,7 @@ def draw_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values |
 
 def score_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values | None, states: Array) -> Array:
     """log q of the first draw, all steps at once."""
-    at, inputs = _first_steps(sequence, drawn)
+    at, inputs = _first_inputs(sequence, drawn)
 
     def one(previous: Array, state: Array, *inputs: Any) -> Array:
         conditional = at(previous, *inputs)
@@ -112,7 +112,7 @@ def score_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values 
     return jnp.sum(jnp.where(sequence.real, log_q, 0.0))
 
 
-def _first_steps(sequence: Sequence, drawn: Values | None) -> tuple[Callable[..., StepConditional], tuple[Any, ...]]:
+def _first_inputs(sequence: Sequence, drawn: Values | None) -> tuple[Callable[..., StepConditional], tuple[Any, ...]]:
     """The conditional of a step from its own inputs, and these inputs for all steps."""
     has_globals = drawn is not None
     shared = sequence.shared(drawn) if has_globals else None
@@ -174,7 +174,8 @@ def walk(
         report = (ess(population.log_weights), jnp.mean(info.accepted))
         return population, ((walkers.place, (state, log_probs)), seen, report)
 
-    inputs = _moments(sequence), _given(sequence, particles, shared)
+    moments = _moments(sequence)
+    inputs = moments, _given(sequence, moments, particles, shared)
     first = particles.log_probs[name][:, 0]
     stay = jnp.arange(num_particles)
     start = _with(population, Walker(stay, stay, jnp.zeros_like(inputs[1].state[0]), first))
@@ -216,14 +217,14 @@ def _moments(sequence: Sequence) -> Moment:
     return Moment(jnp.arange(sequence.num_steps), sequence.observed, sequence.real, next_is_real)
 
 
-def _given(sequence: Sequence, particles: Particle, shared: Any) -> Given:
+def _given(sequence: Sequence, moments: Moment, particles: Particle, shared: Any) -> Given:
     """All steps, with the axes (step, particle, ...)."""
     name, observed = sequence.model.state, sequence.model.observed
     prepared = jax.vmap(sequence.prepared)(shared)
     states, log_states, log_observed, prepared = _steps_first(
         (particles.latents[name], particles.log_probs[name], particles.log_probs[observed], prepared)
     )
-    log_into_next = jnp.where(_moments(sequence).next_is_real[:, None], shifted(log_states, -1), 0.0)
+    log_into_next = jnp.where(moments.next_is_real[:, None], shifted(log_states, -1), 0.0)
     return Given(states, shifted(states, -1), log_observed, log_into_next, prepared)
 
 

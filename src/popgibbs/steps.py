@@ -15,7 +15,7 @@ from jaxtyping import Array
 from popgibbs.instances import Data
 from popgibbs.program import Program, finite_support, returned
 from popgibbs.state_space import TIME, StateSpaceModel, Step, one_event
-from popgibbs.target import Conditional, constant
+from popgibbs.target import Conditional, constant, total
 from popgibbs.typing import Elements, LogProbs, Mask, Values
 
 INTO_NEXT = "the transition into the next step"
@@ -82,7 +82,7 @@ class StepConditional(eqx.Module):
 
     def reduce(self, log_probs: LogProbs) -> Elements:
         """The step is one element."""
-        return sum((jnp.sum(log_prob) for log_prob in log_probs.values()), start=jnp.zeros(()))[None]
+        return total(log_probs)[None]
 
     def reduce_proposed(self, log_q: LogProbs) -> Elements:
         return self.reduce({self.model.state: log_q[self.model.state]})

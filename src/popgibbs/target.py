@@ -61,6 +61,11 @@ def latent_names(sites: tuple[Site, ...]) -> tuple[str, ...]:
     return tuple(site.name for site in sites if not site.observed)
 
 
+def undrawn(sites: tuple[Site, ...], names: Iterable[str]) -> set[str]:
+    """The latents other than the named ones."""
+    return set(latent_names(sites)) - set(names)
+
+
 def touched(sites: tuple[Site, ...], names: Iterable[str]) -> tuple[str, ...]:
     """The factors that contain one of the named sites: their own and their children's."""
     names = set(names)
