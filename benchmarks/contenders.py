@@ -6,28 +6,47 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 Made = tuple[Callable[[Any], Any], Any]  # a step and the state it starts from
 
-BATCH, PARTICLES = 20, 10
+PARTICLES = 10
+PLANE, VIDEOS = 20, 5  # instances of a batch
+VIDEO_SWEEPS = (
+    1  # of bouncing digits: with the paper's five, coix compiles for minutes and needs more memory than we have
+)
 
 
 def popgibbs_gmm_step() -> Made:
     """The paper's mixture sampler."""
     from popgibbs.experiments.gmm import GMM
 
-    return _popgibbs(GMM, num_points=60, num_sweeps=4)
+    return _popgibbs(GMM, PLANE, size={"points": 60}, num_sweeps=4)
 
 
 def popgibbs_dmm_step() -> Made:
     """The paper's deep-mixture sampler."""
     from popgibbs.experiments.dmm import DMM
 
-    return _popgibbs(DMM, num_points=200, num_sweeps=7)
+    return _popgibbs(DMM, PLANE, size={"points": 200}, num_sweeps=7)
 
 
-def _popgibbs(experiment: Any, num_points: int, num_sweeps: int) -> Made:
+def popgibbs_bmnist_step() -> Made:
+    """The paper's sampler of bouncing digits."""
+    from popgibbs.experiments.bmnist import BMNIST
+
+    return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 10}, num_sweeps=VIDEO_SWEEPS)
+
+
+def popgibbs_bmnist_step_of_twice_the_frames() -> Made:
+    """The same with 20 frames."""
+    from popgibbs.experiments.bmnist import BMNIST
+
+    return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 20}, num_sweeps=VIDEO_SWEEPS)
+
+
+def _popgibbs(experiment: Any, batch_size: int, size: dict[str, int], num_sweeps: int) -> Made:
     """On one host device a core."""
     import os
 
@@ -39,18 +58,18 @@ def _popgibbs(experiment: Any, num_points: int, num_sweeps: int) -> Made:
     from popgibbs.instances import complete
     from popgibbs.training import Budget, Step, start
 
-    apg = experiment.build("paper", jax.random.key(0))
+    apg = experiment.build("paper", jax.random.key(0), size)
     optimiser = optax.adam(2.5e-4)
-    step = Step(apg.built, optimiser, Budget(num_particles=PARTICLES, num_sweeps=num_sweeps, batch_size=BATCH))
-    batch = jax.vmap(lambda x: complete({"x": x}, apg.axes))(_batch(experiment, num_points))
+    step = Step(apg.built, optimiser, Budget(num_particles=PARTICLES, num_sweeps=num_sweeps, batch_size=batch_size))
+    batch = jax.vmap(lambda instance: complete(instance, apg.axes))(_batch(experiment, batch_size, size))
     return lambda state: step(state, batch), start(apg.built, jax.random.key(2), optimiser)
 
 
-def _batch(experiment: Any, num_points: int) -> Any:
+def _batch(experiment: Any, batch_size: int, size: dict[str, int]) -> Any:
     import jax
 
-    keys = jax.random.split(jax.random.key(1), BATCH)
-    return jax.vmap(lambda key: experiment.simulate(key, num_points)[0]["x"])(keys)
+    keys = jax.random.split(jax.random.key(1), batch_size)
+    return jax.vmap(lambda key: experiment.simulate(key, **size)[0])(keys)
 
 
 def coix_gmm_step() -> Made:
@@ -77,26 +96,45 @@ def _coix_gmm(unrolled: bool) -> Made:
     from benchmarks import peer_coix_gmm
     from popgibbs.experiments.gmm import GMM
 
-    return _coix(peer_coix_gmm, _batch(GMM, 60), num_sweeps=4, unrolled=unrolled)
+    x = _batch(GMM, PLANE, {"points": 60})["x"]
+    return _coix(partial(peer_coix_gmm.parts, PARTICLES), peer_coix_gmm, x, num_sweeps=4, unrolled=unrolled)
 
 
 def _coix_dmm(unrolled: bool) -> Made:
     from benchmarks import peer_coix_dmm
     from popgibbs.experiments.dmm import DMM
 
-    return _coix(peer_coix_dmm, _batch(DMM, 200), num_sweeps=7, unrolled=unrolled)
+    x = _batch(DMM, PLANE, {"points": 200})["x"]
+    return _coix(partial(peer_coix_dmm.parts, PARTICLES), peer_coix_dmm, x, num_sweeps=7, unrolled=unrolled)
 
 
-def _coix(peer: Any, x: Any, num_sweeps: int, unrolled: bool) -> Made:
-    from functools import partial
+def coix_bmnist_step() -> Made:
+    """`coix.algo.apgs` with the image operations that JAX offers."""
+    return _coix_bmnist(own_images=False)
 
+
+def coix_bmnist_step_with_our_images() -> Made:
+    """`coix.algo.apgs` with the image operations of popgibbs."""
+    return _coix_bmnist(own_images=True)
+
+
+def _coix_bmnist(own_images: bool) -> Made:
+    from benchmarks import peer_coix_bmnist
+    from popgibbs.experiments.bmnist import BMNIST
+
+    frames = 10
+    x = _batch(BMNIST, VIDEOS, {"digits": peer_coix_bmnist.NUM_DIGITS, "frames": frames})["frames"]
+    parts = partial(peer_coix_bmnist.parts, PARTICLES, frames, own_images)
+    return _coix(parts, peer_coix_bmnist, x, num_sweeps=VIDEO_SWEEPS)
+
+
+def _coix(parts: Any, peer: Any, x: Any, num_sweeps: int, unrolled: bool = False) -> Made:
     import jax
 
     from benchmarks.peer_coix import make_step
 
     params = peer.init_params(jax.random.key(0))
-    parts = partial(peer.parts, PARTICLES)
-    state, step = make_step(parts, params, batch_size=BATCH, num_sweeps=num_sweeps, unrolled=unrolled)
+    state, step = make_step(parts, params, batch_size=x.shape[0], num_sweeps=num_sweeps, unrolled=unrolled)
     key = jax.random.key(2)
     return lambda state: step(state, key, x), state
 

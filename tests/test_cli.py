@@ -36,9 +36,9 @@ def one_build_each():
     built = {}
 
     def once(build):
-        def cached(variant, key):
+        def cached(variant, key, size):
             if (build, variant) not in built:
-                built[build, variant] = build(variant, key)
+                built[build, variant] = build(variant, key, size)
             return built[build, variant]
 
         return cached

@@ -103,7 +103,7 @@ def test_memory_of_training_does_not_grow_with_the_sweeps() -> None:
 def test_network_runs_once_in_an_update_of_a_training_step() -> None:
     """Drawing a proposal, scoring the old state and differentiating share one run of the network."""
     instance = {"x": np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)}
-    apg = GMM.build("default", KEY)
+    apg = GMM.build("default", KEY, GMM.size)
     text = compiled_step(apg, instance, 3, 4).as_text()
     runs = [line for line in text.splitlines() if re.search(r"f32\[2,4,6,32\]\S* tanh\(", line)]
     in_sweeps = [line for line in runs if "/while/body" in line]

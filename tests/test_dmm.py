@@ -36,12 +36,12 @@ def test_points_lie_about_four_rings_with_as_many_points_each():
 
 @pytest.fixture(scope="module")
 def default():
-    return DMM.build("default", KEY)
+    return DMM.build("default", KEY, DMM.size)
 
 
 def test_the_log_joint_at_the_generating_latents_is_the_known_one(default):
     """+50.3 at N=200 by the simulation of 20,000 instances."""
-    instances, truth = held_out(DMM, 3, 400, 200)
+    instances, truth = held_out(DMM, 3, 400, {"points": 200})
     assert_mean(log_joint_at(DMM, default, instances, truth), 50.3)
 
 

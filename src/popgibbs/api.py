@@ -1,6 +1,6 @@
 """`APG`: the parts put together for users."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +97,14 @@ class APG:
         configuration: Mapping[str, Any] | None = None,
         report_every: int = 50,
         trackers: Sequence[Tracker] = (),
+        at_checkpoints: Callable[[int, "APG"], None] | None = None,
         progress: bool = True,
     ) -> "Fit":
         """Train the proposals, and the model if it has arrays, on instances or on a simulator `key -> instance`.
 
         `tempering` starts with a flattened likelihood, for models whose weights collapse from a cold start.
         `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
-        they stop the run.
+        they stop the run. `at_checkpoints` is called with the step and the sampler after each of them.
         """
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps} must be at least 1")
@@ -134,6 +135,7 @@ class APG:
                 resume=resume,
                 report_every=report_every,
                 trackers=trackers,
+                at_checkpoints=at_checkpoints and (lambda step, trained: at_checkpoints(step, self._like(trained))),
             )
         return Fit(self._like(trained), history)
 

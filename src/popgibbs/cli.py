@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,18 +15,18 @@ from rich.console import Console
 from popgibbs import demo as demonstration
 from popgibbs.api import APG
 from popgibbs.checkpoint import CheckpointError, read_about
+from popgibbs.experiments.bmnist import BMNIST
 from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.experiment import Experiment
 from popgibbs.experiments.gmm import GMM
 from popgibbs.experiments.tables import evaluate as run_evaluation
 from popgibbs.experiments.tables import held_out
-from popgibbs.figures import save
 from popgibbs.npz import read_instances
-from popgibbs.pictures import NUM_INSTANCES, samples_figure
+from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
 from popgibbs.report import evaluation_table, run_table
 from popgibbs.training import Interrupted
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (GMM, DMM)}
+EXPERIMENTS = {experiment.name: experiment for experiment in (GMM, DMM, BMNIST)}
 
 app = typer.Typer(
     help="Amortized population Gibbs samplers: train once, then sample posteriors of new instances.",
@@ -58,13 +59,16 @@ def _variant(experiment: Experiment, variant: str | None) -> str:
     return chosen
 
 
-def _load(directory: Path) -> tuple[Experiment, APG, dict[str, Any]]:
+def _load(directory: Path, **size: int | None) -> tuple[Experiment, APG, dict[str, Any]]:
+    """The sampler of a run, for instances of the size it was trained with or another, and what is written about it."""
     about = read_about(directory)
     configuration = about["configuration"]
     if "experiment" not in configuration:
         raise CheckpointError(f"{directory} is not a run of `popgibbs train`: it names no experiment")
     experiment = _experiment(configuration["experiment"])
-    return experiment, experiment.build(configuration["variant"], jax.random.key(0)).load(directory), about
+    size_of_instances = experiment.sized(configuration["size"], **size)
+    fresh = experiment.build(configuration["variant"], jax.random.key(0), size_of_instances)
+    return experiment, fresh.load(directory), about
 
 
 def _directory(name: str) -> Path:
@@ -92,7 +96,9 @@ def train(
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; by default the experiment's own.")] = None,
     seed: Seed = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory, bit for bit.")] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 1000,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between checkpoints; by default the experiment's own.")
+    ] = None,
 ) -> None:
     """Train a sampler. Ctrl-C saves before it stops; --resume goes on from there."""
     experiment = _experiment(name)
@@ -103,7 +109,7 @@ def train(
         "variant": chosen,
         "seed": seed,
         "num_steps": steps or training.num_steps,
-        "num_points": training.num_points,
+        "size": dict(training.size),
     }
     if resume:
         saved = read_about(out_dir)["configuration"]
@@ -116,11 +122,12 @@ def train(
         jax.random.key(configuration["seed"]),
         configuration["variant"],
         configuration["num_steps"],
-        configuration["num_points"],
+        configuration["size"],
         checkpoints=out_dir,
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=checkpoint_every or training.checkpoint_every,
         resume=resume,
         configuration=configuration,
+        at_checkpoints=_snapshots(experiment, out_dir, configuration) if training.snapshots else None,
     )
     if fit.history.steps:
         out.print(f"trained {fit.history.steps[-1]} steps; next: popgibbs evaluate {name} --run {out_dir}")
@@ -128,40 +135,58 @@ def train(
         out.print(f"the run in {out_dir} was already complete")
 
 
+def _snapshots(experiment: Experiment, directory: Path, configuration: dict[str, Any]) -> Callable[[int, APG], None]:
+    """What writes a picture of held-out instances, of the size of those trained on, at every checkpoint."""
+    key = jax.random.key(configuration["seed"])
+    shown, _ = held_out(experiment, configuration["seed"], NUM_INSTANCES, configuration["size"])
+
+    def snapshot(step: int, sampler: APG) -> None:
+        save_samples(draw_samples(experiment, sampler, key, shown), directory / "pictures" / f"{step:07}.png")
+
+    return snapshot
+
+
 @app.command()
 def evaluate(
     name: Name,
     run: Annotated[Path | None, typer.Option(help="A run's directory; by default the shipped sampler.")] = None,
-    instances: Annotated[int, typer.Option(min=2, help="Held-out simulated instances.")] = 1000,
+    instances: Annotated[
+        int | None,
+        typer.Option("--instances", "--videos", min=2, help="Held-out instances; by default the experiment's own."),
+    ] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Points of an instance; by default the paper's.")] = None,
+    digits: Annotated[int | None, typer.Option(min=1, help="Digits of a video; by default 5.")] = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="Frames of a video; by default 100.")] = None,
     num_sweeps: Sweeps = 19,
     num_particles: Particles = 10,
     num_populations: Annotated[
         int | None, typer.Option(min=1, help="Independent populations of an instance; by default the experiment's own.")
     ] = None,
     seed: Seed = 7,
-    figure: Annotated[Path | None, typer.Option(help="A PNG file for a picture of samples over sweeps.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="A PNG file for a picture of samples over sweeps; a GIF shows videos.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Sample held-out instances and compare with the latents that generated them."""
     experiment = _experiment(name)
+    size = experiment.sized(experiment.size, points=points, digits=digits, frames=frames)
     directory = run or experiment.shipped / experiment.default
-    found, sampler, about = _load(directory)
+    found, sampler, about = _load(directory, **size)
     if found.name != name:
         raise ValueError(f"{directory} is a run of '{found.name}', not of '{name}'")
-    points = points or experiment.num_points
     chosen = about["configuration"]["variant"]
     samplers = {chosen: sampler}
     for other in experiment.variants:
         if other != chosen and (experiment.shipped / other).is_dir():
-            samplers[other] = _load(experiment.shipped / other)[1]
+            samplers[other] = _load(experiment.shipped / other, **size)[1]
     results = {}
     for variant, sampler in samplers.items():
         results[variant], _ = run_evaluation(
             experiment,
             sampler,
-            num_instances=instances,
-            num_points=points,
+            num_instances=instances or experiment.num_instances,
+            size=size,
             num_populations=num_populations or experiment.num_populations,
             seed=seed,
             **experiment.variants[variant].budget(num_sweeps, num_particles),
@@ -173,8 +198,8 @@ def evaluate(
         out.print(evaluation_table(experiment, results))
     if figure is not None:
         one_shot = next((apg for variant, apg in samplers.items() if experiment.variants[variant].one_shot), None)
-        shown, _ = held_out(experiment, seed, NUM_INSTANCES, points)
-        save(samples_figure(experiment, samplers[chosen], jax.random.key(seed), shown, one_shot), figure)
+        shown, _ = held_out(experiment, seed, NUM_INSTANCES, size)
+        save_samples(draw_samples(experiment, samplers[chosen], jax.random.key(seed), shown, one_shot), figure)
 
 
 @app.command()
@@ -185,10 +210,11 @@ def sample(
     num_sweeps: Sweeps = 19,
     num_particles: Particles = 10,
     num_populations: Populations = 4,
+    digits: Annotated[int | None, typer.Option(min=1, help="Digits of a video; by default as in training.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Sample the posteriors of the instances in a file."""
-    experiment, sampler, _ = _load(_directory(run))
+    experiment, sampler, _ = _load(_directory(run), digits=digits)
     instances = read_instances(data, sampler.axes)
     for i, instance in enumerate(instances):
         experiment.check(instance, f"{data}: instance {i}")
@@ -200,6 +226,7 @@ def sample(
         num_sweeps=num_sweeps,
         num_particles=num_particles,
         num_populations=num_populations,
+        batch_size=experiment.batch_size,
         progress=True,
     )
     # Written beside and moved into place, so that a failure leaves an older file as it was.

@@ -1,6 +1,7 @@
 """The demonstration: train a mixture sampler, sample posteriors of larger instances, compare with the truth."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.console import Console
 from popgibbs import figures
 from popgibbs.experiments.gmm import GMM
 from popgibbs.experiments.tables import evaluate, held_out, log_joint_at
-from popgibbs.pictures import samples_figure
+from popgibbs.pictures import draw_samples
 from popgibbs.report import evaluation_table
 
 NUM_STEPS = 5000
@@ -19,7 +20,7 @@ def run(directory: Path, *, num_steps: int, seed: int, console: Console) -> None
     """Train, sample, print a table, write figures."""
     directory.mkdir(parents=True, exist_ok=True)
     key_fit, key_sample = jax.random.split(jax.random.key(seed))
-    size = GMM.variants["default"].training.num_points
+    size = GMM.variants["default"].training.size["points"]
     console.print(
         f"Training proposals for a mixture of 3 clusters on simulated instances of {size} points\n"
         "(the first half minute goes into checking the sampler and compiling it) ..."
@@ -30,20 +31,21 @@ def run(directory: Path, *, num_steps: int, seed: int, console: Console) -> None
         GMM,
         fit.sampler,
         num_instances=200,
-        num_points=NUM_POINTS,
+        size={"points": NUM_POINTS},
         num_sweeps=19,
         num_particles=10,
         num_populations=4,
         seed=seed + 1,
     )
     console.print(evaluation_table(GMM, {"trained just now": result}))
-    instances, truth = held_out(GMM, seed + 1, 200, NUM_POINTS)
+    instances, truth = held_out(GMM, seed + 1, 200, {"points": NUM_POINTS})
     gap = posterior.log_joint.mean(axis=1) - log_joint_at(GMM, fit.sampler, instances, truth)[:, None]
     labels = [block.label for block in fit.sampler.blocks]
+    drawings: Any = draw_samples(GMM, fit.sampler, key_sample, instances)
     pictures = {
         "training.png": figures.training_curves(fit.history.steps, fit.history["loss"], fit.history["ess"], labels),
         "convergence.png": figures.convergence({"APG": gap}, "Gap to the exact posterior (0)"),
-        "samples.png": samples_figure(GMM, fit.sampler, key_sample, instances),
+        "samples.png": figures.mixture_samples(drawings),
     }
     for name, figure in pictures.items():
         figures.save(figure, directory / name)

@@ -18,16 +18,17 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
-def _bare(axes: Axes) -> None:
+def bare(axes: Axes) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_color("0.8")
 
 
-def mixture_samples(points: Sequence[np.ndarray], drawings: Sequence[Mapping[str, Drawing]]) -> Figure:
+def mixture_samples(drawings: Sequence[Mapping[str, Drawing]]) -> Figure:
     """A row an instance: the data, then one drawing a title."""
     titles = list(drawings[0])
+    points = [by_title[titles[0]].points for by_title in drawings]
     columns = 1 + len(titles)
     figure = Figure(figsize=(2.1 * columns, 2.1 * len(points)), layout="constrained")
     grid = figure.subplots(len(points), columns, squeeze=False)
@@ -37,7 +38,7 @@ def mixture_samples(points: Sequence[np.ndarray], drawings: Sequence[Mapping[str
         for column, title in enumerate(titles, start=1):
             _draw_mixture(grid[row][column], by_title[title], size)
         for axes in grid[row]:
-            _bare(axes)
+            bare(axes)
             across, up = _square(x)
             axes.set(xlim=across, ylim=up)
     for axes, title in zip(grid[0], ["data", *titles], strict=True):

@@ -1,11 +1,20 @@
-"""A progress bar for training: loss, effective sample size by block, steps a second, time left."""
+"""Progress bars, on standard error: for training with its numbers, for sampling, for any steps."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+    track,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -35,7 +44,7 @@ def training_progress(
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=num_steps, completed=start, numbers="")
 
-        def track(step: int, metrics: Mapping[str, Any]) -> None:
+        def tracker(step: int, metrics: Mapping[str, Any]) -> None:
             ess = " ".join(f"{label} {value:.1f}" for label, value in zip(labels, metrics["ess"], strict=True))
             numbers = (
                 f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · ESS/{num_particles} {ess}"
@@ -46,7 +55,7 @@ def training_progress(
                 numbers += f" · {int(metrics['skipped'])} skipped"
             progress.update(task, completed=step, numbers=numbers)
 
-        yield track
+        yield tracker
 
 
 @contextmanager
@@ -56,3 +65,8 @@ def sampling_progress(num_instances: int, console: Console | None = None) -> Ite
     with Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task("sampling", total=num_instances)
         yield lambda done: progress.advance(task, done)
+
+
+def progress_of(title: str, steps: Sequence[int], console: Console | None = None) -> Iterable[int]:
+    """The steps, with a progress bar on standard error as they are gone through."""
+    return track(steps, title, console=console or Console(stderr=True))

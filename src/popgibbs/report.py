@@ -20,9 +20,10 @@ def evaluation_table(experiment: Experiment, results: Mapping[str, Mapping[str, 
     first = next(iter(results.values()))
     budget = first["budget"]
     populations = "1 population" if budget["num_populations"] == 1 else f"{budget['num_populations']} populations"
+    size = ", ".join(f"{budget[name]} {name}" for name in experiment.size)
     table = Table(
-        title=f"{experiment.name}: {budget['instances']} held-out instances of {budget['points']} points, "
-        f"{populations}, seed {budget['seed']}"
+        title=f"{experiment.name}: {budget['instances']} held-out instances of {size}, {populations}, "
+        f"seed {budget['seed']}"
     )
     table.add_column("")
     for label in results:
@@ -33,9 +34,10 @@ def evaluation_table(experiment: Experiment, results: Mapping[str, Mapping[str, 
     for k in [k for k in (1, 5, 10) if k < last]:
         table.add_row(f"log joint, K={k}", *(_at(r["log_joint"]["by_sweep"], k) for r in results.values()))
     table.add_row("log joint at the end", *(_with_error(r["log_joint"]) for r in results.values()))
-    table.add_row("at the generating latents", *(_with_error(r["limit"]) for r in results.values()))
-    table.add_row("paired gap", *(_with_error(r["gap"]) for r in results.values()), style="bold")
-    table.add_row("truth rank, p-value", *(_number(r["truth_rank"]) for r in results.values()))
+    if experiment.generating is not None:
+        table.add_row("at the generating latents", *(_with_error(r["limit"]) for r in results.values()))
+        table.add_row("paired gap", *(_with_error(r["gap"]) for r in results.values()), style="bold")
+        table.add_row("truth rank, p-value", *(_number(r["truth_rank"]) for r in results.values()))
     table.add_row("log evidence", *(_with_error(r["log_evidence"]) for r in results.values()))
     for block in first["ess"]:
         table.add_row(f"ESS of {block}", *(f"{r['ess'][block]:.2f}" for r in results.values()))

@@ -5,7 +5,7 @@ A step's randomness depends on the key and the step's number only, so a resumed 
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -205,6 +205,7 @@ def run_training(
     resume: bool = False,
     report_every: int = 50,
     trackers: Sequence[Tracker] = (),
+    at_checkpoints: Callable[[int, Sampler], None] | None = None,
 ) -> tuple[Sampler, History, State]:
     """Train until `num_steps`, from the beginning or from the newest checkpoint."""
     state = start(sampler, key, optimiser, tempering)
@@ -222,11 +223,17 @@ def run_training(
                 _report(history, done, metrics, state, sampler, trackers)
             if checkpoints is not None and (done % checkpoint_every == 0 or done == num_steps or stopped.is_set()):
                 checkpoints.save(done, state)
+                if at_checkpoints is not None and not stopped.is_set():
+                    at_checkpoints(done, _trained(sampler, state))
             if stopped.is_set() and done < num_steps:
                 raise Interrupted(f"stopped after step {done}")
+    return _trained(sampler, state), history, state
+
+
+def _trained(sampler: Sampler, state: State) -> Sampler:
     # By way of the host, so that the trained arrays are not bound to the device that updated them.
     trained = jax.tree.map(jnp.asarray, jax.device_get(state.arrays))
-    return eqx.combine(trained, eqx.filter(sampler, eqx.is_inexact_array, inverse=True)), history, state
+    return eqx.combine(trained, eqx.filter(sampler, eqx.is_inexact_array, inverse=True))
 
 
 def _report(

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 import optax
 
-from popgibbs.api import APG, Fit
+from popgibbs.api import APG, SAMPLE_BATCH, Fit
 from popgibbs.posterior import Posterior
 from popgibbs.tempering import Tempering
 from popgibbs.typing import PRNGKey, Values
+
+Size: TypeAlias = Mapping[str, int]
+"""How large an instance is, by what it consists of: `{"points": 100}`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +27,10 @@ class Training:
     num_sweeps: int
     num_particles: int
     batch_size: int
-    num_points: int
+    size: Size
     tempering: Tempering | None = None
+    checkpoint_every: int = 1000
+    snapshots: bool = False  # a picture of held-out instances with every checkpoint, for runs of hours
 
     def optimiser(self, num_steps: int) -> optax.GradientTransformation:
         """Adam with a rate that falls to zero along a cosine, so that the noise of the gradient averages out."""
@@ -53,7 +58,7 @@ class Evaluated(NamedTuple):
     key: PRNGKey
     instances: Values
     truth: Values
-    posterior: Posterior
+    posterior: Posterior  # of equally weighted particles, unless the measure is taken after every sweep
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Measure:
     label: str
     of: Callable[[Evaluated], Any]
     show: Callable[[Any], str]
+    by_sweep: bool = False  # a number an instance, taken after every sweep
 
 
 class Drawing(NamedTuple):
@@ -72,6 +78,14 @@ class Drawing(NamedTuple):
     labels: np.ndarray  # (point,), the cluster of each
     centres: np.ndarray  # (cluster, 2)
     outlines: np.ndarray  # (cluster, place, 2), the outline of each cluster
+
+
+class Film(NamedTuple):
+    """One sample of a video as it is drawn."""
+
+    frames: np.ndarray  # (frame, row, column), between 0 and 1
+    rebuilt: np.ndarray  # the same, as the sample has them
+    boxes: np.ndarray  # (frame, object, 4): left, top, width, height in pixels
 
 
 def check_plane(instance: Values, where: str) -> None:
@@ -87,33 +101,45 @@ class Experiment:
 
     name: str
     about: str
-    build: Callable[[str, PRNGKey], APG]  # of a variant, with fresh networks
+    build: Callable[[str, PRNGKey, Size], APG]  # of a variant, with fresh networks, for instances of a size
     variants: Mapping[str, Variant]  # the default first
-    simulate: Callable[[PRNGKey, int], tuple[Values, Values]]  # an instance of a size and its generating latents
+    simulate: Callable[..., tuple[Values, Values]]  # with a key and a size by keyword: an instance, what generated it
+    simulate_held_out: Callable[..., tuple[Values, Values]] | None = None  # where those are made of other things
     check: Callable[[Values, str], None]  # raises ValueError with a sentence about an instance that does not fit
+    check_size: Callable[[Size], None] = lambda size: None  # the same about a size
     measures: Mapping[str, Measure]
-    draw: Callable[[Any, np.ndarray, Mapping[str, np.ndarray]], Drawing]  # by the model, points and one sample
-    num_points: int  # of a held-out instance, by default
+    draw: Callable[[Any, Values, Mapping[str, np.ndarray]], Drawing | Film]  # by the model, an instance, one sample
+    size: Size  # of a held-out instance, by default
+    num_instances: int = 1000  # that are held out, by default
     num_populations: int  # of a held-out instance, by default
+    batch_size: int = SAMPLE_BATCH  # instances that are sampled at once
     shipped: Path  # trained samplers in the package, a directory a variant
-    # The model that the generating latents belong to, where a learned one has coordinates of its own.
+    # From the learned model to the one whose latents generated the instances, if they are latents of a model at all.
     generating: Callable[[Any], Any] | None = None
-    reconstruct: Callable[[Any, Mapping[str, np.ndarray]], np.ndarray] | None = (
-        None  # the points that a sample stands for
-    )
+    is_generated: bool = False  # whether the instances are draws of the model that is sampled
+    reconstruct: Callable[[Any, Mapping[str, np.ndarray]], Values] | None = None  # the instance a sample stands for
 
     @property
     def default(self) -> str:
         return next(iter(self.variants))
 
-    def fit(self, key: PRNGKey, variant: str, num_steps: int, num_points: int | None = None, **options: Any) -> Fit:
+    def sized(self, usual: Size, **sizes: int | None) -> Size:
+        """A usual size with what is given in its place."""
+        given = {name: value for name, value in sizes.items() if value is not None}
+        if unknown := [name for name in given if name not in self.size]:
+            raise ValueError(f"instances of '{self.name}' have no {unknown[0]}; they have {' and '.join(self.size)}")
+        size = {**usual, **given}
+        self.check_size(size)
+        return size
+
+    def fit(self, key: PRNGKey, variant: str, num_steps: int, size: Size | None = None, **options: Any) -> Fit:
         """Train a fresh sampler as the experiment does; `options` are those of `APG.fit`."""
         training = self.variants[variant].training
         key_build, key_fit = jax.random.split(key)
-        size = num_points or training.num_points
-        return self.build(variant, key_build).fit(
+        size = size or training.size
+        return self.build(variant, key_build, size).fit(
             key_fit,
-            lambda key: self.simulate(key, size)[0],
+            lambda key: self.simulate(key, **size)[0],
             num_steps=num_steps,
             num_sweeps=training.num_sweeps,
             num_particles=training.num_particles,

@@ -9,24 +9,25 @@ from jax.random import fold_in
 
 from popgibbs.api import APG
 from popgibbs.diagnostics import mean_and_error, truth_rank_p_value
-from popgibbs.experiments.experiment import Evaluated, Experiment
+from popgibbs.experiments.experiment import Evaluated, Experiment, Size
 from popgibbs.instances import complete
 from popgibbs.posterior import Posterior
+from popgibbs.progress import progress_of
 from popgibbs.target import Target
 from popgibbs.typing import Values
 
 
-def held_out(experiment: Experiment, seed: int, num_instances: int, num_points: int) -> tuple[Values, Values]:
+def held_out(experiment: Experiment, seed: int, num_instances: int, size: Size) -> tuple[Values, Values]:
     """Simulated instances, stacked, and the latents that generated them. Training keys never coincide with these."""
     keys = jax.random.split(fold_in(jax.random.key(seed), 0x7E57), num_instances)
-    return jax.device_get(jax.jit(jax.vmap(lambda key: experiment.simulate(key, num_points)))(keys))
+    simulate = experiment.simulate_held_out or experiment.simulate
+    return jax.device_get(jax.jit(jax.vmap(lambda key: simulate(key, **size)))(keys))
 
 
 def log_joint_at(experiment: Experiment, apg: APG, instances: Values, latents: Values) -> np.ndarray:
     """log p(x, z) of each instance at the latents that generated it."""
-    model = apg.built.model
-    if experiment.generating is not None:
-        model = experiment.generating(model)
+    assert experiment.generating is not None
+    model = experiment.generating(apg.built.model)
 
     def one(instance: Values, latents: Values) -> jax.Array:
         return Target(model, complete(instance, apg.axes), apg.built.sites).log_joint(latents)
@@ -39,7 +40,7 @@ def evaluate(
     apg: APG,
     *,
     num_instances: int,
-    num_points: int,
+    size: Size,
     num_sweeps: int,
     num_particles: int,
     num_populations: int,
@@ -50,40 +51,42 @@ def evaluate(
     Every population is a run of its own with the given particles; they are averaged, which only makes the numbers less
     noisy, and give the independent draws that the truth is ranked among.
     """
-    instances, truth = held_out(experiment, seed, num_instances, num_points)
+    instances, truth = held_out(experiment, seed, num_instances, size)
     key_sample, key_draw, key_measure = jax.random.split(jax.random.key(seed), 3)
+    by_sweep = {name: measure for name, measure in experiment.measures.items() if measure.by_sweep}
     started = time.perf_counter()
     posterior = apg.sample(
         key_sample,
         instances,
-        num_sweeps=num_sweeps,
+        num_sweeps=0 if by_sweep else num_sweeps,
         num_particles=num_particles,
         num_populations=num_populations,
+        batch_size=experiment.batch_size,
         progress=True,
     )
+    taken: dict[str, list[np.ndarray]] = {name: [] for name in by_sweep}
+    # Where something is measured after every sweep, sampling goes on sweep by sweep; it is the same run.
+    for sweep in progress_of("sweeps", range(num_sweeps + 1)) if by_sweep else ():
+        if sweep:
+            posterior = posterior.extend(key_sample, 1)
+        for name, measure in by_sweep.items():
+            taken[name].append(measure.of(Evaluated(apg, key_measure, instances, truth, posterior)))
     seconds = time.perf_counter() - started
-    at_truth = log_joint_at(experiment, apg, instances, truth)
     log_joint = posterior.log_joint.mean(axis=1)
-    gap = log_joint - at_truth[:, None]
     resampled = posterior.resampled(key_draw)
-    draws, exact = resampled.log_joints[:, :, 0], experiment.generating is None
-    limit, limit_error = mean_and_error(at_truth)
     evidence, evidence_error = mean_and_error(posterior.log_evidence)
     result = {
         "experiment": experiment.name,
         "budget": {
             "instances": num_instances,
-            "points": num_points,
+            **size,
             "num_sweeps": num_sweeps,
             "num_particles": num_particles,
             "num_populations": num_populations,
             "seed": seed,
         },
         "log_joint": _by_sweep(log_joint),
-        "gap": _by_sweep(gap),
-        # Ranks are uniform only where the model is the one that generated the instances.
-        "truth_rank": truth_rank_p_value(draws, at_truth) if num_populations > 1 and exact else None,
-        "limit": {"mean": limit, "se": limit_error},
+        **_against_truth(experiment, apg, instances, truth, log_joint, resampled),
         "log_evidence": {"mean": evidence, "se": evidence_error},
         "ess": _by_block(posterior, posterior.ess),
         "acceptance": _by_block(posterior, posterior.acceptance),
@@ -92,8 +95,25 @@ def evaluate(
     }
     evaluated = Evaluated(apg, key_measure, instances, truth, resampled)
     for name, measure in experiment.measures.items():
-        result[name] = measure.of(evaluated)
+        result[name] = _by_sweep(np.stack(taken[name], axis=1)) if measure.by_sweep else measure.of(evaluated)
     return result, posterior
+
+
+def _against_truth(
+    experiment: Experiment, apg: APG, instances: Values, truth: Values, log_joint: np.ndarray, resampled: Posterior
+) -> dict[str, Any]:
+    """The log joint at the generating latents, the paired gap to it and the rank of the truth among the draws."""
+    if experiment.generating is None:
+        return {"gap": None, "truth_rank": None, "limit": None}
+    at_truth = log_joint_at(experiment, apg, instances, truth)
+    limit, limit_error = mean_and_error(at_truth)
+    # Ranks are uniform only where the model is the one that generated the instances.
+    ranked = resampled.num_populations > 1 and experiment.is_generated
+    return {
+        "gap": _by_sweep(log_joint - at_truth[:, None]),
+        "truth_rank": truth_rank_p_value(resampled.log_joints[:, :, 0], at_truth) if ranked else None,
+        "limit": {"mean": limit, "se": limit_error},
+    }
 
 
 def _by_sweep(values: np.ndarray) -> dict[str, Any]:

@@ -15,19 +15,20 @@ from popgibbs.experiments.dmm import paper, proposals
 from popgibbs.experiments.dmm.data import ring, simulate
 from popgibbs.experiments.dmm.measures import assignment_accuracy, coverage, radius
 from popgibbs.experiments.dmm.model import NOISE, NUM_CLUSTERS, Circle, Curve, DeepMixture
-from popgibbs.experiments.experiment import Drawing, Experiment, Measure, Training, Variant, check_plane
+from popgibbs.experiments.experiment import Drawing, Experiment, Measure, Size, Training, Variant, check_plane
 from popgibbs.moves import Metropolis, Weigh
 from popgibbs.tempering import Tempering
 from popgibbs.typing import PRNGKey, Values
 
 
-def build(variant: str, key: PRNGKey) -> APG:
+def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
 
     `default` has proposals that see the decoder, and accepts centre by centre and point by point; `circle` has a decoder
     that can only be a circle, `wide` the noise of the authors' runs. `paper` has the paper's networks and weighs
     everything; `rws` has the same networks and no sweeps.
     """
+    del size
     key_model, key_centres, key_points = jax.random.split(key, 3)
     decoder = Circle(key=key_model) if variant == "circle" else Curve(key=key_model)
     model = DeepMixture(decoder, noise=0.5 if variant == "wide" else NOISE)
@@ -54,15 +55,15 @@ def generating(model: Any) -> DeepMixture:
     return DeepMixture(ring, noise=model.noise)
 
 
-def draw(model: Any, points: np.ndarray, sample: Mapping[str, np.ndarray]) -> Drawing:
+def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> Drawing:
     """The learned curve about each centre."""
     curve = np.asarray(model.decode(np.linspace(0, 1, 200, dtype=np.float32)))
-    return Drawing(points, sample["c"], sample["mu"], sample["mu"][:, None] + curve)
+    return Drawing(np.asarray(instance["x"]), sample["c"], sample["mu"], sample["mu"][:, None] + curve)
 
 
-def reconstruct(model: Any, sample: Mapping[str, np.ndarray]) -> np.ndarray:
+def reconstruct(model: Any, sample: Mapping[str, np.ndarray]) -> Values:
     """Each point where its curve has it, without noise."""
-    return np.asarray(model.decode(sample["h"])) + sample["mu"][sample["c"]]
+    return {"x": np.asarray(model.decode(sample["h"])) + sample["mu"][sample["c"]]}
 
 
 TEMPERED = Training(
@@ -71,7 +72,7 @@ TEMPERED = Training(
     num_sweeps=3,
     num_particles=8,
     batch_size=10,
-    num_points=80,
+    size={"points": 80},
     tempering=Tempering(start=0.005, share=0.4, rate=1.5e-3),
 )
 # As many particles a step as four sweeps of eight. Weights of whole instances collapse whatever the temperature.
@@ -98,7 +99,7 @@ DMM = Experiment(
         "assignment_accuracy": Measure("assignments that agree", assignment_accuracy, lambda value: f"{value:.1%}"),
     },
     draw=draw,
-    num_points=600,
+    size={"points": 600},
     num_populations=1,
     shipped=Path(str(files("popgibbs"))) / "trained" / "dmm",
     generating=generating,

@@ -13,17 +13,17 @@ NOISE = 0.1
 TURNS = 2
 
 
-def simulate(key: PRNGKey, num_points: int) -> tuple[Values, Values]:
+def simulate(key: PRNGKey, points: int) -> tuple[Values, Values]:
     """Four rings with as many points each, and their latents.
 
     The angles of a ring's points are evenly spread over two turns from a random start; h is the angle in turns.
     """
     key_centre, key_start, key_noise = jax.random.split(key, 3)
     mu = CENTRE_SCALE * jax.random.normal(key_centre, (NUM_CLUSTERS, 2))
-    c = jnp.arange(num_points) % NUM_CLUSTERS
-    place = (jnp.arange(num_points) // NUM_CLUSTERS) * NUM_CLUSTERS / num_points
+    c = jnp.arange(points) % NUM_CLUSTERS
+    place = (jnp.arange(points) // NUM_CLUSTERS) * NUM_CLUSTERS / points
     h = (TURNS * place + jax.random.uniform(key_start, (NUM_CLUSTERS,))[c]) % 1.0
-    noise = NOISE * jax.random.normal(key_noise, (num_points, 2))
+    noise = NOISE * jax.random.normal(key_noise, (points, 2))
     return {"x": mu[c] + ring(h) + noise}, {"mu": mu, "c": c, "h": h}
 
 

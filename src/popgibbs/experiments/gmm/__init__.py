@@ -11,21 +11,22 @@ import numpy as np
 
 from popgibbs.api import APG
 from popgibbs.blocks import Block
-from popgibbs.experiments.experiment import Drawing, Evaluated, Experiment, Measure, Training, Variant, check_plane
+from popgibbs.experiments.experiment import Drawing, Evaluated, Experiment, Measure, Size, Training, Variant, check_plane
 from popgibbs.experiments.gmm.data import simulate
 from popgibbs.experiments.gmm.model import mixture
 from popgibbs.experiments.gmm.proposals import Assignments, Globals, Seeded, Statistics, exact_globals
 from popgibbs.instances import Data
 from popgibbs.moves import Metropolis, Weigh
-from popgibbs.typing import PRNGKey
+from popgibbs.typing import PRNGKey, Values
 
 
-def build(variant: str, key: PRNGKey) -> APG:
+def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
 
     `default` starts from seeds and accepts assignments point by point; `paper` starts from the paper's single layer and
     weighs everything.
     """
+    del size
     key_globals, key_assignments, key_first = jax.random.split(key, 3)
     paper = variant == "paper"
     first = Statistics(2, key=key_first) if paper else Seeded()
@@ -53,16 +54,18 @@ def kl_global(evaluated: Evaluated, num_instances: int = 1000, num_points: int =
     return {"mean": float(values.mean()), "se": float(values.std(ddof=1) / np.sqrt(num_instances))}
 
 
-def draw(model: Any, points: np.ndarray, sample: Mapping[str, np.ndarray]) -> Drawing:
+def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> Drawing:
     """Ellipses of two deviations about the clusters."""
     del model
     angle = np.linspace(0, 2 * np.pi, 100)[:, None]
     circle = np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
     outlines = sample["mu"][:, None] + 2 * sample["tau"][:, None] ** -0.5 * circle
-    return Drawing(points, sample["c"], sample["mu"], outlines)
+    return Drawing(np.asarray(instance["x"]), sample["c"], sample["mu"], outlines)
 
 
-TRAINING = Training(num_steps=10_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, num_points=60)
+TRAINING = Training(
+    num_steps=10_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, size={"points": 60}
+)
 
 GMM = Experiment(
     name="gmm",
@@ -77,7 +80,9 @@ GMM = Experiment(
         )
     },
     draw=draw,
-    num_points=100,
+    size={"points": 100},
+    generating=lambda model: model,
+    is_generated=True,
     num_populations=9,
     shipped=Path(str(files("popgibbs"))) / "trained" / "gmm",
 )

@@ -1,0 +1,236 @@
+"""Proposals for bouncing digits: where they are by correlation with their images, what they are from cropped frames."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float, Key
+
+from popgibbs.experiments.bmnist.images import (
+    DIGIT,
+    RANGE,
+    correlate,
+    crop,
+    cross_correlate,
+    explained,
+    moved,
+    num_offsets,
+    places,
+)
+from popgibbs.experiments.bmnist.model import CODE, layers
+from popgibbs.instances import Data
+from popgibbs.statistics import mean_pool
+from popgibbs.successive import Successive
+from popgibbs.typing import Values
+
+AXES = np.eye(CODE, dtype=np.float32)  # one array for all uses: compilers see that what is computed from it is the same
+NUM_REFINEMENTS = 2
+NUM_STEPS = 3
+LONGEST = 3.0  # of a step in the space of codes, in which digits lie within about this distance of zero
+
+
+class View(NamedTuple):
+    """What there is to tell where one digit is."""
+
+    scores: Float[Array, "offset offset"]  # the correlation map, without the digits placed before
+    neighbours: list[tuple[Any, Any]]  # the digit's places at the steps before and after, and whether they exist
+    image: Float[Array, "28 28"] | None  # of the digit, if it is known
+    look: Callable[[Array], Array]  # what the frame shows at a place, without the digits placed before
+
+
+class SoftArgmax(eqx.Module):
+    """Mean and spread of the position under the map as log-density, with a learned correction and scale.
+
+    Steps before and after pull with a learned strength, so that a digit stays itself where maps are alike. Where the
+    digit's image is known, its place is then refined by Gauss-Newton steps on the difference of pixels.
+    """
+
+    log_sharpness: Array
+    log_pull: Array
+    log_trust: Array  # the precision of a pixel, as far as places are concerned
+    network: eqx.nn.MLP
+    # Every second pixel: maps are smooth, and a quarter of the numbers finds their mean nearly as well.
+    stride: int = eqx.field(static=True, default=2)
+
+    def __init__(self, *, key: Key[Array, ""]):
+        self.log_sharpness = jnp.log(jnp.array(0.3))
+        self.log_pull = jnp.log(jnp.array(3.0))
+        self.log_trust = jnp.log(jnp.array(1.0))
+        network = eqx.nn.MLP(6, 4, 32, 1, activation=jnp.tanh, key=key)
+        # A fresh head proposes the mean and spread as they are.
+        last = lambda n: (n.layers[-1].weight, n.layers[-1].bias)  # noqa: E731
+        self.network = eqx.tree_at(last, network, (0.1 * network.layers[-1].weight, jnp.zeros(4)))
+
+    def __call__(self, view: View) -> dist.Distribution:
+        loc, scale = self._from_map(view)
+        if view.image is not None:
+            slopes = stop_gradient(jnp.stack(jnp.gradient(view.image, axis=(1, 0)))).reshape(2, -1)
+            for _ in range(NUM_REFINEMENTS):
+                loc += stop_gradient(_refinement(view.look(loc) - view.image, slopes))
+            # Per position, of which there are RANGE / 2 pixels to one.
+            precision = jnp.exp(self.log_trust) * jnp.sum(slopes**2, axis=1) * (RANGE / 2) ** 2
+            scale = (precision + scale**-2) ** -0.5
+        return dist.Normal(loc, scale).to_event(1)
+
+    def _from_map(self, view: View) -> tuple[Array, Array]:
+        axis = places(self.stride)
+        logits = jnp.exp(self.log_sharpness) * view.scores
+        for value, exists in view.neighbours:
+            away = (axis - value[1])[:, None] ** 2 + (axis - value[0]) ** 2
+            logits -= jnp.where(exists, jnp.exp(self.log_pull), 0.0) * away
+        shares = jnp.exp(logits - stop_gradient(jnp.max(logits)))
+        by_row, by_column = jnp.sum(shares, axis=1), jnp.sum(shares, axis=0)
+        marginals = jnp.stack([by_column, by_row]) / jnp.sum(by_row)  # horizontal, vertical
+        loc = marginals @ axis
+        # No sharper than a quarter of the map's own grid.
+        spread = jnp.sqrt(jnp.sum(marginals * (axis - loc[:, None]) ** 2, axis=1) + (0.25 * (axis[1] - axis[0])) ** 2)
+        correction, log_factor = jnp.split(
+            self.network(jnp.concatenate([loc, jnp.log(spread), jnp.max(marginals, 1)])), 2
+        )
+        return loc + spread * correction, spread * jnp.exp(log_factor)
+
+
+def _refinement(difference: Float[Array, "28 28"], slopes: Float[Array, "2 784"]) -> Float[Array, " 2"]:
+    """The move, no farther than a pixel each way, after which the frame shows the digit's image best."""
+    u, v = -slopes @ difference.reshape(-1)
+    a, d = jnp.sum(slopes**2, axis=1) + 1e-3
+    b = jnp.sum(slopes[0] * slopes[1])
+    pixels = jnp.stack([d * u - b * v, a * v - b * u]) / (a * d - b * b)
+    return jnp.clip(pixels, -1.0, 1.0) * 2 / RANGE
+
+
+class PaperHead(eqx.Module):
+    """The paper's network on the softmax of the map: 4761-200-(2×100)-(2×2), mean through tanh."""
+
+    body: eqx.nn.Linear
+    split: eqx.nn.Linear
+    loc: eqx.nn.Linear
+    log_scale: eqx.nn.Linear
+    stride: int = eqx.field(static=True, default=1)
+
+    def __init__(self, *, key: Key[Array, ""]):
+        keys = jax.random.split(key, 4)
+        self.body = eqx.nn.Linear(num_offsets(1) ** 2, 200, key=keys[0])
+        self.split = eqx.nn.Linear(200, 200, key=keys[1])
+        self.loc = eqx.nn.Linear(100, 2, key=keys[2])
+        self.log_scale = eqx.nn.Linear(100, 2, key=keys[3])
+
+    def __call__(self, view: View) -> dist.Distribution:
+        hidden = jax.nn.relu(self.body(jax.nn.softmax(view.scores.reshape(-1))))
+        for_loc, for_scale = jnp.split(jax.nn.relu(self.split(hidden)), 2)
+        return dist.Normal(jnp.tanh(self.loc(for_loc)), jnp.exp(0.5 * self.log_scale(for_scale))).to_event(1)
+
+
+class Where(eqx.Module):
+    """q(where_t | frame_t, images): digit after digit, each on a map from which those before it are taken out."""
+
+    head: Any
+    mean: Array  # the template before there are images; never trained
+
+    def prepare(self, data: Data, globals: Any, model: Any) -> dict[str, Array]:
+        """Correlation maps of all frames, and of the templates with each other."""
+        templates = stop_gradient(self.mean)[None] if globals is None else globals
+        num_steps = data["frames"].shape[0]
+        stride = self.head.stride
+        cross = cross_correlate(templates, stride)
+        return {
+            "maps": correlate(data["frames"], templates, stride),
+            "cross": jnp.broadcast_to(cross, (num_steps, *cross.shape)),
+        }
+
+    def __call__(self, data: Any, t: Array, previous: Any, following: Any, globals: Any, model: Any) -> None:
+        maps, cross = data.prepared["maps"], data.prepared["cross"]
+        self._propose(data, maps, cross, globals, model.num_digits, [previous, following])
+
+    def initial(self, data: Any, t: Array, previous: Any, globals: Any, model: Any) -> None:
+        num = model.num_digits
+        maps = jnp.broadcast_to(data.prepared["maps"], (num, *data.prepared["maps"].shape[-2:]))
+        cross = jnp.broadcast_to(data.prepared["cross"], (num, num, *data.prepared["cross"].shape[-2:]))
+        self._propose(data, maps, cross, globals, num, [previous])
+
+    def _propose(self, data: Any, maps: Array, cross: Array, images: Any, num_digits: int, neighbours: list[Any]) -> None:
+        def part(placed: Any) -> dist.Distribution:
+            digit = len(placed)
+            scores = maps[digit]
+            for earlier, position in enumerate(placed):
+                scores -= explained(cross[earlier, digit], position, self.head.stride)
+
+            def look(position: Array) -> Array:
+                seen = crop(data["frames"], position)
+                for earlier, other in enumerate(placed):
+                    seen -= moved(images[earlier], other - position)
+                return seen
+
+            own = [(neighbour.value[digit], neighbour.exists) for neighbour in neighbours]
+            return self.head(View(scores, own, None if images is None else images[digit], look))
+
+        numpyro.sample("where", Successive(part, num_digits))
+
+
+def crops(data: Data, latents: Values) -> Float[Array, "time digit 28 28"]:
+    """What every frame shows at the place of every digit."""
+    return jax.vmap(jax.vmap(crop, (None, 0)))(data["frames"], latents["where"])
+
+
+class What(eqx.Module):
+    """q(what | frames, where): a network proposes codes for the image of each digit, a step uphill in the model follows.
+
+    Where digits overlap a frame is only ever brighter, so the image of a digit is a mean over time in which dark pixels
+    count more. The step is one of Fisher scoring for the Bernoulli likelihood of that image under the decoder; its
+    curvature is the precision of the proposal.
+    """
+
+    encoder: eqx.nn.Sequential
+    log_darkness: Array
+    log_trust: Array  # what a frame tells, as a share of what it would if nothing overlapped and no place was wrong
+    log_scale: Array
+
+    def __init__(self, *, key: Key[Array, ""]):
+        self.encoder = layers((DIGIT**2, 400, 200, CODE), key=key)
+        self.log_darkness, self.log_trust, self.log_scale = jnp.log(2.0), jnp.log(0.5), jnp.zeros(())
+
+    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+        real = data.mask["time"]
+        cropped = crops(data, latents).reshape(real.shape[0], -1, DIGIT**2)
+        shares = jnp.where(real[:, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
+        images = jnp.sum(shares * cropped, axis=0) / jnp.sum(shares, axis=0)
+        weight = jnp.exp(self.log_trust) * jnp.sum(real)
+        loc, precision = jax.vmap(self._update, (0, None, None))(images, weight, model.decoder)
+        numpyro.sample("what", dist.MultivariateNormal(loc, precision_matrix=precision).to_event(1))
+
+    def _update(self, image: Array, weight: Array, decoder: Any) -> tuple[Array, Array]:
+        code, image, precision = self.encoder(image), stop_gradient(image), jnp.asarray(AXES)
+        for _ in range(NUM_STEPS):
+            # The slope is a constant to the encoder, which learns to begin where the steps end.
+            logits, push = jax.linearize(decoder, stop_gradient(code))
+            share, slope = jax.nn.sigmoid(logits), jax.vmap(push)(AXES)  # (axis, pixel)
+            precision = weight * (slope * share * (1 - share)) @ slope.T + AXES
+            step = jnp.linalg.solve(precision, weight * slope @ (image - share) - code)
+            code += step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step))
+        return code, precision * jnp.exp(-2 * self.log_scale)
+
+
+class PaperWhat(eqx.Module):
+    """q(what | frames, where): cropped frames through the paper's network, averaged over time, a Normal a digit."""
+
+    encoder: eqx.nn.Sequential
+    head: eqx.nn.Linear
+
+    def __init__(self, *, key: Key[Array, ""]):
+        key_encoder, key_head = jax.random.split(key)
+        self.encoder = layers((DIGIT**2, 400, 200), key=key_encoder)
+        self.head = eqx.nn.Linear(200, 2 * CODE, key=key_head)
+
+    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+        cropped = crops(data, latents)
+        rows = cropped.reshape(-1, DIGIT**2)
+        hidden = jax.nn.relu(jax.vmap(self.encoder)(rows)).reshape(*cropped.shape[:2], -1)
+        pooled = mean_pool(hidden, data.mask["time"])
+        loc, log_variance = jnp.split(jax.vmap(self.head)(pooled), 2, axis=-1)
+        numpyro.sample("what", dist.Normal(loc, jnp.exp(0.5 * log_variance)).to_event(2))

