@@ -13,9 +13,8 @@ Made = tuple[Callable[[Any], Any], Any]  # a step and the state it starts from
 
 PARTICLES = 10
 PLANE, VIDEOS = 20, 5  # instances of a batch
-VIDEO_SWEEPS = (
-    1  # of bouncing digits: with the paper's five, coix compiles for minutes and needs more memory than we have
-)
+# With the paper's K=5, coix compiles for minutes and needs ten gigabytes.
+VIDEO_SWEEPS = 1
 
 
 def popgibbs_gmm_step() -> Made:

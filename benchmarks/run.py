@@ -19,12 +19,19 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.contenders import VIDEO_SWEEPS, VIDEOS
+
 TURNS, TURN_SECONDS, MOST_STEPS = 15, 0.5, 20
 RESULTS = Path(__file__).with_name("results.json")
-OURS = {"gmm": "popgibbs_gmm_step", "dmm": "popgibbs_dmm_step"}
+OURS = {"gmm": "popgibbs_gmm_step", "dmm": "popgibbs_dmm_step", "bmnist": "popgibbs_bmnist_step"}
 PEERS = {
     "gmm": {"coix.algo.apgs": "coix_gmm_step", "coix with sweeps unrolled by hand": "coix_gmm_step_unrolled"},
     "dmm": {"coix.algo.apgs": "coix_dmm_step", "coix with sweeps unrolled by hand": "coix_dmm_step_unrolled"},
+    "bmnist": {
+        "coix.algo.apgs": "coix_bmnist_step",
+        "coix with our image operations": "coix_bmnist_step_with_our_images",
+        "popgibbs itself with twice the frames": "popgibbs_bmnist_step_of_twice_the_frames",
+    },
 }
 
 
@@ -90,7 +97,9 @@ def main() -> None:
             }
     packages = ("popgibbs", "jax", "numpyro", "coix")
     about = {
-        "settings": "batch 20, 10 particles, gradients and optimiser; gmm 60 points, K=5; dmm 200 points, K=8",
+        "settings": "10 particles, gradients and optimiser; gmm: batch 20, 60 points, K=5; "
+        "dmm: batch 20, 200 points, K=8; "
+        f"bmnist: batch {VIDEOS}, 3 digits, 10 frames, K={VIDEO_SWEEPS + 1}",
         "turns": TURNS,
         "steps_a_turn": steps,
         "cores": len(os.sched_getaffinity(0)),

@@ -92,6 +92,7 @@ def test_saving_again_replaces_what_was_saved(located: pg.APG, tmp_path: Path) -
 
 
 def test_trained_sampler_loads_from_the_directory_of_its_run(located: pg.APG, tmp_path: Path) -> None:
+    visited = {}
     fitted = located.fit(
         jax.random.key(0),
         [EXAMPLE],
@@ -103,8 +104,11 @@ def test_trained_sampler_loads_from_the_directory_of_its_run(located: pg.APG, tm
         checkpoints=tmp_path,
         checkpoint_every=1,
         configuration={"variant": "small"},
+        at_checkpoints=lambda step, sampler: visited.update({step: proposal(sampler)}),
         progress=False,
     )
+    assert list(visited) == [1, 2, 3]
+    assert visited[3] == proposal(fitted.sampler) != visited[2]
     assert proposal(located.load(tmp_path)) == proposal(fitted.sampler) != proposal(located)
     assert read_about(tmp_path)["step"] == 3
     assert read_about(tmp_path)["configuration"] == {"variant": "small"}

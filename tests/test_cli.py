@@ -146,6 +146,8 @@ def test_bad_data_is_told_in_one_sentence_and_changes_nothing(run, tmp_path, sen
         (["train", "gmm", "--out", "never", "--resume"], "no directory never"),
         (["show", "never"], "no directory never"),
         (["evaluate", "gmm", "--run", "never"], "no directory never"),
+        (["evaluate", "gmm", "--digits", "3"], "instances of 'gmm' have no digits; they have points"),
+        (["evaluate", "bmnist", "--digits", "10"], "there can be at most 9"),
     ],
 )
 def test_a_wrong_argument_is_told_in_one_sentence(run, tmp_path, monkeypatch, arguments, sentence):

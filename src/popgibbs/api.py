@@ -104,10 +104,12 @@ class APG:
 
         `tempering` starts with a flattened likelihood, for models whose weights collapse from a cold start.
         `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
-        they stop the run. `at_checkpoints` is called with the step and the sampler after each of them.
+        they stop the run. `at_checkpoints` is called with the step and the sampler after every regular one.
         """
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps} must be at least 1")
+        if at_checkpoints is not None and checkpoints is None:
+            raise ValueError("at_checkpoints needs a directory for checkpoints")
         budget = Budget(num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size)
         source, example = self._source(key, instances)
         sampler = self.check(example)

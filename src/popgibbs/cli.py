@@ -63,8 +63,8 @@ def _load(directory: Path, **size: int | None) -> tuple[Experiment, APG, dict[st
     """The sampler of a run, for instances of the size it was trained with or another, and what is written about it."""
     about = read_about(directory)
     configuration = about["configuration"]
-    if "experiment" not in configuration:
-        raise CheckpointError(f"{directory} is not a run of `popgibbs train`: it names no experiment")
+    if missing := [name for name in ("experiment", "variant", "size") if name not in configuration]:
+        raise CheckpointError(f"{directory} is not a run of this version's `popgibbs train`: it names no {missing[0]}")
     experiment = _experiment(configuration["experiment"])
     size_of_instances = experiment.sized(configuration["size"], **size)
     fresh = experiment.build(configuration["variant"], jax.random.key(0), size_of_instances)
@@ -94,7 +94,7 @@ def train(
     out_dir: Annotated[Path, typer.Option("--out", help="The run's directory, for checkpoints.")],
     variant: Annotated[str | None, typer.Option(help="A variant of the experiment's sampler.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; by default the experiment's own.")] = None,
-    seed: Seed = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Every random number follows from it; by default 0.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory, bit for bit.")] = False,
     checkpoint_every: Annotated[
         int | None, typer.Option(min=1, help="Steps between checkpoints; by default the experiment's own.")
@@ -107,17 +107,18 @@ def train(
     configuration = {
         "experiment": name,
         "variant": chosen,
-        "seed": seed,
+        "seed": seed or 0,
         "num_steps": steps or training.num_steps,
         "size": dict(training.size),
+        **training.spends,
     }
     if resume:
-        saved = read_about(out_dir)["configuration"]
-        given = {"experiment": name, "variant": variant, "num_steps": steps, "seed": seed or None}
-        for key, value in given.items():
-            if value is not None and saved.get(key) != value:
-                raise ValueError(f"the run in {out_dir} has {key}={saved.get(key)}, not {value}; leave that option out")
-        configuration = saved
+        given = {"experiment": name, "variant": variant, "num_steps": steps, "seed": seed}
+        configuration = _resumed(out_dir, given)
+        training = experiment.variants[configuration["variant"]].training
+        for key, value in training.spends.items():
+            if configuration.get(key) != value:
+                raise ValueError(f"the run in {out_dir} has {key}={configuration.get(key)}, but runs now have {value}")
     fit = experiment.fit(
         jax.random.key(configuration["seed"]),
         configuration["variant"],
@@ -127,7 +128,7 @@ def train(
         checkpoint_every=checkpoint_every or training.checkpoint_every,
         resume=resume,
         configuration=configuration,
-        at_checkpoints=_snapshots(experiment, out_dir, configuration) if training.snapshots else None,
+        at_checkpoints=_snapshots(experiment, configuration, out_dir) if training.snapshots else None,
     )
     if fit.history.steps:
         out.print(f"trained {fit.history.steps[-1]} steps; next: popgibbs evaluate {name} --run {out_dir}")
@@ -135,13 +136,25 @@ def train(
         out.print(f"the run in {out_dir} was already complete")
 
 
-def _snapshots(experiment: Experiment, directory: Path, configuration: dict[str, Any]) -> Callable[[int, APG], None]:
+def _resumed(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a run, with which what is given must agree."""
+    saved = read_about(directory)["configuration"]
+    for key, value in given.items():
+        if value is not None and saved.get(key) != value:
+            raise ValueError(f"the run in {directory} has {key}={saved.get(key)}, not {value}; leave that option out")
+    return saved
+
+
+def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory: Path) -> Callable[[int, APG], None]:
     """What writes a picture of held-out instances, of the size of those trained on, at every checkpoint."""
     key = jax.random.key(configuration["seed"])
+    one_shot = experiment.variants[configuration["variant"]].one_shot
     shown, _ = held_out(experiment, configuration["seed"], NUM_INSTANCES, configuration["size"])
 
     def snapshot(step: int, sampler: APG) -> None:
-        save_samples(draw_samples(experiment, sampler, key, shown), directory / "pictures" / f"{step:07}.png")
+        in_sweeps, alone = (None, sampler) if one_shot else (sampler, None)
+        drawn = draw_samples(experiment, in_sweeps, key, shown, alone)
+        save_samples(drawn, directory / "pictures" / f"{step:07}.png")
 
     return snapshot
 
@@ -155,8 +168,8 @@ def evaluate(
         typer.Option("--instances", "--videos", min=2, help="Held-out instances; by default the experiment's own."),
     ] = None,
     points: Annotated[int | None, typer.Option(min=1, help="Points of an instance; by default the paper's.")] = None,
-    digits: Annotated[int | None, typer.Option(min=1, help="Digits of a video; by default 5.")] = None,
-    frames: Annotated[int | None, typer.Option(min=1, help="Frames of a video; by default 100.")] = None,
+    digits: Annotated[int | None, typer.Option(min=1, help="Digits of a video; by default the paper's.")] = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="Frames of a video; by default the paper's.")] = None,
     num_sweeps: Sweeps = 19,
     num_particles: Particles = 10,
     num_populations: Annotated[
@@ -172,9 +185,9 @@ def evaluate(
     experiment = _experiment(name)
     size = experiment.sized(experiment.size, points=points, digits=digits, frames=frames)
     directory = run or experiment.shipped / experiment.default
-    found, sampler, about = _load(directory, **size)
-    if found.name != name:
-        raise ValueError(f"{directory} is a run of '{found.name}', not of '{name}'")
+    if (found := read_about(directory)["configuration"].get("experiment")) != name:
+        raise ValueError(f"{directory} is a run of '{found}', not of '{name}'")
+    _, sampler, about = _load(directory, **size)
     chosen = about["configuration"]["variant"]
     samplers = {chosen: sampler}
     for other in experiment.variants:
@@ -198,8 +211,9 @@ def evaluate(
         out.print(evaluation_table(experiment, results))
     if figure is not None:
         one_shot = next((apg for variant, apg in samplers.items() if experiment.variants[variant].one_shot), None)
+        in_sweeps = None if experiment.variants[chosen].one_shot else samplers[chosen]
         shown, _ = held_out(experiment, seed, NUM_INSTANCES, size)
-        save_samples(draw_samples(experiment, samplers[chosen], jax.random.key(seed), shown, one_shot), figure)
+        save_samples(draw_samples(experiment, in_sweeps, jax.random.key(seed), shown, one_shot), figure)
 
 
 @app.command()
@@ -214,7 +228,8 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Sample the posteriors of the instances in a file."""
-    experiment, sampler, _ = _load(_directory(run), digits=digits)
+    experiment, sampler, about = _load(_directory(run), digits=digits)
+    variant = experiment.variants[about["configuration"]["variant"]]
     instances = read_instances(data, sampler.axes)
     for i, instance in enumerate(instances):
         experiment.check(instance, f"{data}: instance {i}")
@@ -223,8 +238,7 @@ def sample(
     posterior = sampler.sample(
         jax.random.key(seed),
         instances,
-        num_sweeps=num_sweeps,
-        num_particles=num_particles,
+        **variant.budget(num_sweeps, num_particles),
         num_populations=num_populations,
         batch_size=experiment.batch_size,
         progress=True,

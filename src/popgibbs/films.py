@@ -20,7 +20,7 @@ def strip(films: Sequence[Mapping[str, Film]]) -> Figure:
     """The first frames of every video: for every title a row with boxes and a row as the sample has them."""
     num_frames = min(NUM_SHOWN, len(_any(films).frames))
     rows = [(title, film) for by_title in films for title, film in by_title.items()]
-    figure = Figure(figsize=(0.8 * num_frames, 1.6 * len(rows)), layout="constrained")
+    figure = _figure(0.8 * num_frames, 1.6 * len(rows))
     grid = figure.subplots(2 * len(rows), num_frames, squeeze=False)
     for row, (title, film) in enumerate(rows):
         for t in range(num_frames):
@@ -33,7 +33,7 @@ def strip(films: Sequence[Mapping[str, Film]]) -> Figure:
 def save_animation(films: Sequence[Mapping[str, Film]], path: Path) -> None:
     """A GIF with a column a title: boxes above, the frames as the sample has them below."""
     titles = list(films[0])
-    figure = Figure(figsize=(1.6 * len(titles), 3.3 * len(films)), layout="constrained")
+    figure = _figure(1.6 * len(titles), 3.3 * len(films))
     grid = figure.subplots(2 * len(films), len(titles), squeeze=False)
     updates: list[Callable[[int], None]] = []
     for row, by_title in enumerate(films):
@@ -52,6 +52,12 @@ def save_animation(films: Sequence[Mapping[str, Film]], path: Path) -> None:
     animation.save(str(path), writer=PillowWriter(fps=FRAMES_PER_SECOND), dpi=80)
 
 
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+    return figure
+
+
 def _any(films: Sequence[Mapping[str, Film]]) -> Film:
     return next(iter(films[0].values()))
 
@@ -64,8 +70,8 @@ def _show(axes: Axes, frame: np.ndarray) -> None:
 def _show_boxes(axes: Axes, film: Film, t: int) -> list[Rectangle]:
     _show(axes, film.frames[t])
     boxes = [
-        Rectangle((left, top), width, height, fill=False, edgecolor=COLOURS[k % len(COLOURS)], linewidth=1)
-        for k, (left, top, width, height) in enumerate(film.boxes[t])
+        Rectangle(_corner(box), box[2], box[3], fill=False, edgecolor=COLOURS[k % len(COLOURS)], linewidth=1)
+        for k, box in enumerate(film.boxes[t])
     ]
     for box in boxes:
         axes.add_patch(box)
@@ -75,13 +81,18 @@ def _show_boxes(axes: Axes, film: Film, t: int) -> list[Rectangle]:
     return boxes
 
 
+def _corner(box: np.ndarray) -> tuple[float, float]:
+    """Pictures have the middle of a pixel at whole numbers, boxes its corner."""
+    return float(box[0]) - 0.5, float(box[1]) - 0.5
+
+
 def _live(axes: Axes, film: Film) -> Callable[[int], None]:
     boxes = _show_boxes(axes, film, 0)
 
     def update(t: int) -> None:
         axes.images[0].set_data(film.frames[t])
         for box, place in zip(boxes, film.boxes[t], strict=True):
-            box.set_xy((place[0], place[1]))
+            box.set_xy(_corner(place))
 
     return update
 

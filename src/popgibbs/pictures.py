@@ -21,7 +21,7 @@ Drawings: TypeAlias = Sequence[Mapping[str, Drawing | Film]]
 
 
 def draw_samples(
-    experiment: Experiment, sampler: APG, key: PRNGKey, instances: Values, one_shot: APG | None = None
+    experiment: Experiment, sampler: APG | None, key: PRNGKey, instances: Values, one_shot: APG | None = None
 ) -> Drawings:
     """One sample of the first instances after chosen sweeps: the first particle of the resampled population.
 
@@ -33,20 +33,21 @@ def draw_samples(
     if one_shot is not None:
         alone = one_shot.sample(key, chosen, num_sweeps=0, num_particles=10 * SHOWN[-1])
         shown["RWS"] = one_shot, alone.resampled(key)
-    posterior = sampler.sample(key, chosen, num_sweeps=0)
-    for k in SHOWN:
-        # Sweep by sweep, so that one compiled function does for all.
-        while posterior.num_sweeps < k - 1:
-            posterior = posterior.extend(key, 1)
-        shown[f"K={k}"] = sampler, posterior.resampled(key)
+    if sampler is not None:
+        posterior = sampler.sample(key, chosen, num_sweeps=0)
+        for k in SHOWN:
+            # Sweep by sweep, so that one compiled function does for all.
+            while posterior.num_sweeps < k - 1:
+                posterior = posterior.extend(key, 1)
+            shown[f"K={k}"] = sampler, posterior.resampled(key)
     drawings: list[dict[str, Any]] = []
     for i, instance in enumerate(chosen):
         samples = {title: (apg, _first(drawn[i])) for title, (apg, drawn) in shown.items()}
         drawings.append({title: experiment.draw(apg.built.model, instance, one) for title, (apg, one) in samples.items()})
         if experiment.reconstruct is not None:
-            last = samples[f"K={SHOWN[-1]}"][1]
-            rebuilt = experiment.reconstruct(sampler.built.model, last)
-            drawings[-1]["reconstruction"] = experiment.draw(sampler.built.model, rebuilt, last)
+            apg, last = samples[list(samples)[-1]]
+            rebuilt = experiment.reconstruct(apg.built.model, last)
+            drawings[-1]["reconstruction"] = experiment.draw(apg.built.model, rebuilt, last)
     return drawings
 
 
@@ -56,10 +57,10 @@ def _first(samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def save_samples(drawings: Drawings, path: Path) -> None:
     """Mixtures as PNG; videos as a strip of frames, or as an animation if the file is a GIF."""
-    films: Any = drawings
+    drawn: Any = drawings
     if not isinstance(next(iter(drawings[0].values())), Film):
-        save(mixture_samples(films), path)
+        save(mixture_samples(drawn), path)
     elif path.suffix.lower() == ".gif":
-        save_animation(films, path)
+        save_animation(drawn, path)
     else:
-        save(strip(films), path)
+        save(strip(drawn), path)

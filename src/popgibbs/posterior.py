@@ -177,14 +177,11 @@ class Posterior:
     def resampled(self, key: PRNGKey) -> "Posterior":
         """The same posterior with equal weights: each population resampled once."""
 
-        def one(key: PRNGKey, population: Population) -> Population:
-            return population.resample(key, systematic, below=1.0)
-
         parts = []
         for part in self._parts:
             shape = part.population.log_evidence.shape
             keys = jax.vmap(lambda i: jax.random.split(fold_in(key, i), shape[1]))(part.bucket.indices)  # noqa: B023
-            population = jax.device_get(jax.jit(jax.vmap(jax.vmap(one)))(keys, part.population))
+            population = jax.device_get(_resample(keys, part.population))
             parts.append(Part(part.bucket, population, part.info))
         return Posterior(self._runner, parts)
 
@@ -245,6 +242,13 @@ class Posterior:
         return {
             plate: self._gather([part.bucket.data.mask[plate].sum(axis=1) for part in self._parts]) for plate in declared
         }
+
+
+@jax.jit
+@jax.vmap
+@jax.vmap
+def _resample(key: PRNGKey, population: Population) -> Population:
+    return population.resample(key, systematic, below=1.0)
 
 
 def _rows(samples: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:

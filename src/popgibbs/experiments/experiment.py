@@ -32,6 +32,16 @@ class Training:
     checkpoint_every: int = 1000
     snapshots: bool = False  # a picture of held-out instances with every checkpoint, for runs of hours
 
+    @property
+    def spends(self) -> dict[str, float]:
+        """What a run must not change when it is resumed."""
+        return {
+            "learning_rate": self.learning_rate,
+            "num_sweeps": self.num_sweeps,
+            "num_particles": self.num_particles,
+            "batch_size": self.batch_size,
+        }
+
     def optimiser(self, num_steps: int) -> optax.GradientTransformation:
         """Adam with a rate that falls to zero along a cosine, so that the noise of the gradient averages out."""
         return optax.adam(optax.cosine_decay_schedule(self.learning_rate, num_steps))

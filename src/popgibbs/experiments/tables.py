@@ -54,7 +54,7 @@ def evaluate(
     instances, truth = held_out(experiment, seed, num_instances, size)
     key_sample, key_draw, key_measure = jax.random.split(jax.random.key(seed), 3)
     by_sweep = {name: measure for name, measure in experiment.measures.items() if measure.by_sweep}
-    started = time.perf_counter()
+    started, measuring = time.perf_counter(), 0.0
     posterior = apg.sample(
         key_sample,
         instances,
@@ -69,9 +69,11 @@ def evaluate(
     for sweep in progress_of("sweeps", range(num_sweeps + 1)) if by_sweep else ():
         if sweep:
             posterior = posterior.extend(key_sample, 1)
+        paused = time.perf_counter()
         for name, measure in by_sweep.items():
             taken[name].append(measure.of(Evaluated(apg, key_measure, instances, truth, posterior)))
-    seconds = time.perf_counter() - started
+        measuring += time.perf_counter() - paused
+    seconds = time.perf_counter() - started - measuring
     log_joint = posterior.log_joint.mean(axis=1)
     resampled = posterior.resampled(key_draw)
     evidence, evidence_error = mean_and_error(posterior.log_evidence)

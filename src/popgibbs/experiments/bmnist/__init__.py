@@ -89,16 +89,16 @@ def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> Film
 
 TRAINING = Training(
     num_steps=3000,
-    learning_rate=1e-3,
-    num_sweeps=4,
-    num_particles=10,
-    batch_size=6,
+    learning_rate=1.5e-3,
+    num_sweeps=2,
+    num_particles=6,
+    batch_size=10,
     size={"digits": 3, "frames": 10},
-    checkpoint_every=100,
+    checkpoint_every=250,
     snapshots=True,
 )
-# As many particles a step as five sweeps of ten.
-ONE_SHOT = replace(TRAINING, num_sweeps=0, num_particles=50)
+# As many particles a step as three times six.
+ONE_SHOT = replace(TRAINING, num_sweeps=0, num_particles=18)
 
 BMNIST = Experiment(
     name="bmnist",

