@@ -25,6 +25,7 @@ from popgibbs.experiments.bmnist.images import (
 )
 from popgibbs.experiments.bmnist.model import CODE, layers
 from popgibbs.instances import Data
+from popgibbs.precision import PrecisionNormal, cholesky, solve_lower, solve_upper
 from popgibbs.statistics import mean_pool
 from popgibbs.successive import Successive
 from popgibbs.typing import Values
@@ -198,20 +199,22 @@ class What(eqx.Module):
         shares = jnp.where(real[:, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
         images = jnp.sum(shares * cropped, axis=0) / jnp.sum(shares, axis=0)
         weight = jnp.exp(self.log_trust) * jnp.sum(real)
-        loc, precision = jax.vmap(self._update, (0, None, None))(images, weight, model.decoder)
-        numpyro.sample("what", dist.MultivariateNormal(loc, precision_matrix=precision).to_event(1))
+        locs, factors = jax.vmap(self._update, (0, None, None))(images, weight, model.decoder)
+        numpyro.sample(
+            "what", Successive(lambda drawn: PrecisionNormal(locs[len(drawn)], factors[len(drawn)]), len(locs))
+        )
 
     def _update(self, image: Array, weight: Array, decoder: Any) -> tuple[Array, Array]:
-        code, image, precision = self.encoder(image), stop_gradient(image), jnp.asarray(AXES)
+        """The mean of the proposal for a digit, and the Cholesky factor of its precision."""
+        code, image, factor = self.encoder(image), stop_gradient(image), jnp.asarray(AXES)
         for _ in range(NUM_STEPS):
             # The encoder learns as if the steps did not depend on where they begin.
             logits, push = jax.linearize(decoder, stop_gradient(code))
             share, slope = jax.nn.sigmoid(logits), jax.vmap(push)(AXES)  # (axis, pixel)
-            precision = weight * (slope * share * (1 - share)) @ slope.T + AXES
-            step = jnp.linalg.solve(precision, weight * slope @ (image - share) - code)
+            factor = cholesky(weight * (slope * share * (1 - share)) @ slope.T + AXES)
+            step = solve_upper(factor, solve_lower(factor, weight * slope @ (image - share) - code))
             code += step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step))
-        symmetric = 0.5 * (precision + precision.T)  # to the last digit, as NumPyro wants it
-        return code, symmetric * jnp.exp(-2 * self.log_scale)
+        return code, factor * jnp.exp(-self.log_scale)
 
 
 class PaperWhat(eqx.Module):
