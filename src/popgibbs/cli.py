@@ -118,7 +118,9 @@ def train(
         training = experiment.variants[configuration["variant"]].training
         for key, value in training.spends.items():
             if configuration.get(key) != value:
-                raise ValueError(f"the run in {out_dir} has {key}={configuration.get(key)}, but runs now have {value}")
+                raise ValueError(
+                    f"the run in {out_dir} has {key}={configuration.get(key)}, but runs now have {value}; begin a new one"
+                )
     fit = experiment.fit(
         jax.random.key(configuration["seed"]),
         configuration["variant"],
