@@ -20,7 +20,6 @@ from popgibbs.experiments.bmnist.proposals import PaperHead, PaperWhat, SoftArgm
 from popgibbs.experiments.experiment import Experiment, Film, Measure, Size, Training, Variant
 from popgibbs.typing import PRNGKey, Values
 
-PACKAGE = Path(str(files("popgibbs")))
 MOST_DIGITS = (CANVAS // DIGIT) ** 2
 
 
@@ -123,5 +122,5 @@ BMNIST = Experiment(
     num_instances=40,
     num_populations=1,
     batch_size=10,
-    shipped=PACKAGE / "trained" / "bmnist",
+    shipped=Path(str(files("popgibbs"))) / "trained" / "bmnist",
 )

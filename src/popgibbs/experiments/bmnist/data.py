@@ -20,8 +20,6 @@ from popgibbs.typing import PRNGKey, Values
 SPEED = 0.3  # of a digit, in positions a step: about ten pixels
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 VARIABLE = "POPGIBBS_MNIST"  # names the directory of the files
-
-
 FILES = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",

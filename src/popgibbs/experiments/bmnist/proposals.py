@@ -177,11 +177,11 @@ def crops(data: Data, latents: Values) -> Float[Array, "time digit 28 28"]:
 
 
 class What(eqx.Module):
-    """q(what | frames, where): a network proposes codes for the image of each digit, a step uphill in the model follows.
+    """q(what | frames, where): a network guesses the code of each digit's image, steps uphill in the model follow.
 
     Where digits overlap a frame is only ever brighter, so the image of a digit is a mean over time in which dark pixels
-    count more. The step is one of Fisher scoring for the Bernoulli likelihood of that image under the decoder; its
-    curvature is the precision of the proposal.
+    count more. Steps are of Fisher scoring for the Bernoulli likelihood of that image under the decoder; the
+    curvature at the last is the precision of the proposal.
     """
 
     encoder: eqx.nn.Sequential
