@@ -89,6 +89,14 @@ CHAINS = {
         ],
         {},
     ),
+    "HMC from another sampler's first draws": (
+        [pg.Block("a", "b", move=pg.HMC(step_size=0.9, num_steps=2))],
+        {
+            "initial": pg.APG(
+                chain, data={"x": "points"}, blocks=[pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)]
+            )
+        },
+    ),
 }
 
 

@@ -12,8 +12,8 @@ from scipy import stats
 
 import popgibbs as pg
 from oracles import assert_mean, chain, chain_posterior, pair, pair_draws, pair_expectation
-from popgibbs.instances import complete
-from popgibbs.moves import Metropolis
+from popgibbs.instances import Data, complete
+from popgibbs.moves import Metropolis, _log_marginal
 from popgibbs.population import Particle, Population
 from popgibbs.sampler import update
 
@@ -187,3 +187,25 @@ def test_hmc_leaves_the_posterior_of_a_constrained_site_invariant():
     powers = np.stack([after, after**2, np.log(after), after < posterior.median()], axis=-1)
     log_mean = posterior.expect(np.log)
     assert_mean(powers, np.array([posterior.moment(1), posterior.moment(2), log_mean, 0.5]))
+
+
+def test_hmc_with_labels_summed_out_leaves_the_posterior_of_a_mixture_invariant():
+    blocks = [pg.Block("c", "mu", proposal=vague_both, move=pg.HMC(step_size=0.8, num_steps=3))]
+    apg = pg.APG(pair, data={"x": "points"}, blocks=blocks)
+    draws = pair_draws(np.random.default_rng(0), X, NUM_DRAWS)
+    population, acceptance = moved(apg, {"x": X}, 0, draws)
+    assert np.all((acceptance > 0.1) & (acceptance < 0.95))
+    c, mu = (np.asarray(population.particles.latents[name], np.float64) for name in ("c", "mu"))
+    assert not np.allclose(mu, draws["mu"], atol=0.1)
+    assert_mean(features(c, mu, mu**2), pair_expectation(X, features))
+
+
+def test_labels_are_summed_out_over_real_points_only():
+    """The density that HMC moves on, of a padded instance, against enumeration of the assignments of the others."""
+    apg = pg.APG(pair, data={"x": "points"}, blocks=[pg.Block("c", "mu", proposal=vague_both, move=pg.HMC(step_size=1.0))])
+    sampler, mu = apg.check({"x": X}), np.array([0.7, -0.4], np.float32)
+    data = Data({"x": jnp.append(X, 0.3)}, {"points": jnp.arange(4) < 3})
+    latents = {"mu": jnp.asarray(mu), "c": jnp.zeros(4, int)}
+    found = jax.jit(lambda: _log_marginal(sampler.conditional(0, data, latents), {"mu": latents["mu"]}))()
+    by_point = np.logaddexp(*(stats.norm(m, 1).logpdf(X) for m in mu)) - np.log(2)
+    np.testing.assert_allclose(found, np.sum(stats.norm(0, 2).logpdf(mu)) + np.sum(by_point), rtol=1e-5)

@@ -58,7 +58,8 @@ class Numbers:
     def posterior(self) -> pg.Posterior:
         blocks = (pg.Block("a", proposal=pg.Prior()), pg.Block("z", "c", proposal=pg.Prior()))
         sites = inspect(model, {"x": np.zeros(3, np.float32)})
-        sampler = Sampler(model, blocks, sites, (Partition(sites),) * 2, pg.systematic, 1.0)
+        partitions = (Partition(sites),) * 2
+        sampler = Sampler(model, blocks, None, sites, partitions, (None, None), pg.systematic, 1.0)
         runner = Runner(sampler=sampler, num_populations=self.shape[0], num_particles=self.shape[1], batch_size=100)
         return pg.Posterior(runner, [self.part([1, 3], 3), self.part([2, 0], 2)])
 

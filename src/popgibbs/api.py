@@ -32,6 +32,9 @@ class APG:
     `data` declares the axes of the model's arguments, `{"x": "points"}`: the leading axis of `x` is the plate `points`
     (a tuple names more axes, None leaves one out). The model, the blocks and the data are checked against each other
     when the sampler meets its first instance: at once if you pass an `example`, else in `fit` or `sample`.
+
+    `initial` is another sampler of the same model whose initial proposals draw the first particles; blocks then need
+    none.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class APG:
         data: Mapping[str, str | Sequence[str | None]],
         blocks: Sequence[Block],
         example: Any = None,
+        initial: "APG | None" = None,
         resample: Resampler = systematic,
         resample_below: float = 1.0,
     ):
         self.model = model
         self.axes = parse_axes(data)
         self.blocks = tuple(blocks)
+        self._initial = initial
         self._resample = resample
         self._resample_below = resample_below
         self._built: Sampler | None = None
@@ -58,7 +63,10 @@ class APG:
         if self._built is None:
             instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
             (values,) = as_instances([instance], self.axes)
-            self._built = build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below)
+            first = None if self._initial is None else self._initial.check(values)
+            self._built = build(
+                self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first
+            )
         return self._built
 
     @property
@@ -74,6 +82,7 @@ class APG:
             built.model,
             data=data,
             blocks=built.blocks,
+            initial=self._initial,
             resample=self._resample,
             resample_below=self._resample_below,
         )

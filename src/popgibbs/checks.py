@@ -19,19 +19,25 @@ from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Prior, Programmed
 from popgibbs.sampler import Sampler, initial_plan
 from popgibbs.state_space import StateSpaceModel
-from popgibbs.target import Target, by_name, latent_names, touched
+from popgibbs.target import Summed, Target, by_name, latent_names, touched
 from popgibbs.typing import Resampler, Values
 
 _MIN_SIZE = 4  # of a declared plate in the checks; independence cannot be seen on fewer elements
 
 
 def build(
-    model: Any, blocks: tuple[Block, ...], axes: Axes, example: Values, resampler: Resampler, resample_below: float
+    model: Any,
+    blocks: tuple[Block, ...],
+    axes: Axes,
+    example: Values,
+    resampler: Resampler,
+    resample_below: float,
+    first: Sampler | None = None,
 ) -> Sampler:
     """Check a model, its blocks and an example instance against each other, and fix how each block's weight splits."""
     if not 0.0 <= resample_below <= 1.0:
         raise ValueError(f"resample_below={resample_below} is a fraction of the particles: it lies between 0 and 1")
-    _check_shared_arrays(model, blocks)
+    _check_shared_arrays(model, (*blocks, *(first.blocks if first else ())))
     _check_signature(model, example)
     example = _enlarged(example, axes)
     sites = _inspect(model, example)
@@ -39,15 +45,35 @@ def build(
     _check_plates(target, axes)
     _check_cover(sites, blocks)
     _check_sequences(blocks, target)
-    candidates = tuple(_candidate(block, target) for block in blocks)
-    draws = _check_draws(blocks, target)
-    findings = measure(target, blocks, candidates, draws, axes)
+    summed_out = {i: part for i, block in enumerate(blocks) if (part := _finite_part(block, sites))}
+    judged = (*blocks, *summed_out.values())
+    candidates = tuple(_candidate(block, target) for block in judged)
+    if first is None:
+        first_draws = _check_first_draws(blocks, target)
+    elif (theirs := set(latent_names(first.sites))) == (ours := set(latent_names(sites))):
+        first_draws = []
+    else:
+        raise ValueError(f"`initial=` draws the sites {sorted(theirs)}, but the model has {sorted(ours)}")
+    draws = first_draws + _check_updates(blocks, target)
+    findings = measure(target, judged, candidates, draws, axes)
     _raise_findings(findings, blocks)
-    partitions = tuple(_decide(i, block, candidates[i], findings) for i, block in enumerate(blocks))
-    for block, partition in zip(blocks, partitions, strict=True):
+    partitions = [_decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]
+    for block, partition in zip(judged, partitions, strict=True):
         if isinstance(block.kernel, Enumerated) and not isinstance(block, SequenceBlock):
             _check_enumerable(block, partition, target)
-    return Sampler(model, blocks, sites, partitions, resampler, resample_below)
+    summed: list[Summed | None] = [None] * len(blocks)
+    for (i, part), partition in zip(summed_out.items(), partitions[len(blocks) :], strict=True):
+        summed[i] = Summed(part.sites, partition)
+    return Sampler(
+        model=model,
+        blocks=blocks,
+        first=None if first is None else first.without_model(),
+        sites=sites,
+        partitions=tuple(partitions[: len(blocks)]),
+        summed=tuple(summed),
+        resampler=resampler,
+        resample_below=resample_below,
+    )
 
 
 # The model and its data -------------------------------------------------------------------------------------------------
@@ -157,12 +183,24 @@ def _check_sequences(blocks: tuple[Block, ...], target: Target) -> None:
             raise ValueError(f"{what}: the sites {others} depend on the states too, outside of the steps; use a Block")
 
 
+def _finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
+    """The finite sites of a block that moves by HMC, which are summed out, as a block of their own."""
+    named = by_name(sites)
+    finite = [name for name in block.sites if named[name].support is not None]
+    if not isinstance(block.move, HMC) or isinstance(block, SequenceBlock) or not finite:
+        return None
+    if len(finite) == len(block.sites):
+        raise ValueError(f"block '{block.label}': HMC has no continuous site to move; use Enumerated() as its proposal")
+    return Block(*finite, proposal=Enumerated())
+
+
 def _candidate(block: Block, target: Target) -> Partition:
     """The finest split of the block's weight that the plates suggest."""
     sites = by_name(target.sites)
     if isinstance(block.move, HMC):
-        if discrete := [name for name in block.sites if sites[name].discrete]:
-            raise ValueError(f"block '{block.label}': HMC cannot move the discrete sites {discrete}")
+        discrete = [name for name in block.sites if sites[name].discrete]
+        if endless := [n for n in discrete if sites[n].support is None or isinstance(block, SequenceBlock)]:
+            raise ValueError(f"block '{block.label}': HMC can neither move the discrete sites {endless} nor sum them out")
         return Partition(target.sites)
     if block.kernel is None:
         raise ValueError(f"block '{block.label}' has no proposal; pass proposal=..., Prior() or Enumerated()")
@@ -244,17 +282,17 @@ def _check_enumerable(block: Block, partition: Partition, target: Target) -> Non
 # The proposals ----------------------------------------------------------------------------------------------------------
 
 
-def _check_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
-    """Every site is first drawn by a block that can see all it needs, and proposals sample just what they should."""
+def _check_first_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
+    """Every site is first drawn by a block that can see all it needs."""
     draws = []
-    sites, latents = by_name(target.sites), latent_names(target.sites)
+    sites = by_name(target.sites)
     drawn: tuple[str, ...] = ()
     for index, names in initial_plan(blocks):
         block = blocks[index]
         if block.kernel is None:
             raise ValueError(
-                f"block '{block.label}' moves {list(names)} by HMC but nothing draws them first; give it a proposal, or "
-                "put a block that contains them before it"
+                f"block '{block.label}' moves {list(names)} by HMC but nothing draws them first; give it a proposal, put "
+                "a block that contains them before it, or pass `initial=` to APG"
             )
         needs_parents = isinstance(block, SequenceBlock) and isinstance(block.kernel, Enumerated)
         if isinstance(block.kernel, Prior) or needs_parents:
@@ -266,14 +304,25 @@ def _check_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
                     )
         draws.append(Draw(index, names, drawn, initial=True, step=_step_of(block)))
         drawn += names
+    return _checked(draws, blocks, target)
+
+
+def _check_updates(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
+    """A block's proposal sees everything that is not its own."""
+    draws = []
     for index, block in enumerate(blocks):
-        others = tuple(name for name in latents if name not in block.sites)
-        draws.append(Draw(index, block.sites, others, initial=False, step=_step_of(block)))
-    draws = [draw for draw in draws if isinstance(blocks[draw.block].kernel, Programmed)]
-    draws = [draw for draw in draws if draw.initial or blocks[draw.block].proposes]
-    for draw in draws:
+        if block.proposes:
+            others = tuple(name for name in latent_names(target.sites) if name not in block.sites)
+            draws.append(Draw(index, block.sites, others, initial=False, step=_step_of(block)))
+    return _checked(draws, blocks, target)
+
+
+def _checked(draws: list[Draw], blocks: tuple[Block, ...], target: Target) -> list[Draw]:
+    """Those of proposals that users wrote, which sample just what they should."""
+    programmed = [draw for draw in draws if isinstance(blocks[draw.block].kernel, Programmed)]
+    for draw in programmed:
         _check_program(blocks[draw.block], draw, target)
-    return draws
+    return programmed
 
 
 def _step_of(block: Block) -> int | None:

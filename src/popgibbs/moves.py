@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from popgibbs.population import Particle
 from popgibbs.program import to_unconstrained
-from popgibbs.proposals import Kernel
+from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.steps import AnyConditional
+from popgibbs.target import total
 from popgibbs.typing import Elements, PRNGKey, Values
 from popgibbs.weights import log_ratio
 
@@ -94,10 +96,11 @@ class Metropolis(Move):
 class HMC(Move):
     """One transition of BlackJAX's Hamiltonian Monte Carlo on the block's unconstrained continuous sites.
 
-    The step size is fixed before sampling. The block's own proposal, or an earlier block, draws the first state.
+    Finite sites of the block are summed out, and drawn from their exact conditional afterwards. The step size is fixed
+    before sampling. The block's own proposal, or an earlier block, draws the first state.
     """
 
-    step_size: float = eqx.field(static=True, kw_only=True)
+    step_size: Any = eqx.field(kw_only=True)
     num_steps: int = eqx.field(static=True, kw_only=True, default=10)
 
     def __call__(
@@ -110,15 +113,15 @@ class HMC(Move):
     ) -> tuple[Particle, Elements, MoveInfo]:
         import blackjax  # here, because importing it starts JAX, after which the number of devices is fixed
 
-        del key_draw, kernel
-        names = conditional.names
+        del kernel
+        finite = conditional.summed.names if conditional.summed else ()
+        names = tuple(name for name in conditional.names if name not in finite)
         bijections = to_unconstrained(conditional.modelled, jax.random.key(0), particle.latents, names)
 
-        def log_density(position: Values) -> jax.Array:
+        def log_density(position: Values) -> Array:
             values = {name: bijections[name](position[name]) for name in names}
-            log_p = conditional.reduce(conditional.log_probs(values)).sum()
             volume = [jnp.sum(bijections[name].log_abs_det_jacobian(position[name], values[name])) for name in names]
-            return log_p + sum(volume)
+            return _log_marginal(conditional, values) + sum(volume)
 
         position = {name: bijections[name].inv(particle.latents[name]) for name in names}
         size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(position))
@@ -128,10 +131,21 @@ class HMC(Move):
             name: jnp.where(step.is_accepted, bijections[name](state.position[name]), particle.latents[name])
             for name in names
         }
+        if finite:
+            values |= Enumerated().draw(key_draw, conditional.of_summed(values))[0]
         log_probs = conditional.log_probs(values)
         log_v = jnp.zeros_like(conditional.reduce(log_probs))
         accepted = jnp.full_like(log_v, step.acceptance_rate)
         return _replace(particle, values, log_probs), log_v, MoveInfo(values, log_v, accepted)
+
+
+def _log_marginal(conditional: AnyConditional, values: Values) -> Array:
+    """The block's factors, finite sites summed out, at values of the others."""
+    if not conditional.summed:
+        return jnp.sum(conditional.reduce(conditional.log_probs(values)))
+    finite = conditional.of_summed(values)
+    others = [name for name in conditional.factors if name not in finite.factors]
+    return total(conditional.target.log_probs(finite.given, others)) + Enumerated().log_sum(finite)
 
 
 def _propose(

@@ -75,19 +75,27 @@ class Enumerated(eqx.Module):
             chosen &= conditional.reduce({name: values[name].astype(log_q.dtype)})[:, None] == column
         return jnp.where(conditional.real, jnp.sum(jnp.where(chosen, log_q, 0.0), axis=-1), 0.0)
 
+    def log_sum(self, conditional: AnyConditional) -> Float[Array, ""]:
+        """The block's factors with its sites summed out."""
+        by_element = jax.nn.logsumexp(self._log_joint(conditional), axis=-1)
+        return jnp.sum(jnp.where(conditional.real, by_element, 0.0))
+
     def _columns(self, conditional: AnyConditional) -> dict[str, Array]:
         """For each site, its value in every joint value of the block."""
         joint = zip(*product(*conditional.supports), strict=True)
         return {name: jnp.array(column) for name, column in zip(conditional.names, joint, strict=True)}
 
     def _log_conditional(self, conditional: AnyConditional) -> Float[Array, "element joint"]:
+        return jax.nn.log_softmax(self._log_joint(conditional), axis=-1)
+
+    def _log_joint(self, conditional: AnyConditional) -> Float[Array, "element joint"]:
         size = conditional.real.shape
 
         def log_density(values: Values) -> Elements:
             filled = {name: conditional.lay(jnp.broadcast_to(v, size), name) for name, v in values.items()}
             return conditional.reduce(conditional.log_probs(filled))
 
-        return jax.nn.log_softmax(jax.vmap(log_density, out_axes=1)(self._columns(conditional)), axis=-1)
+        return jax.vmap(log_density, out_axes=1)(self._columns(conditional))
 
 
 def as_kernel(proposal: Any) -> Any:

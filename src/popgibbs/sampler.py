@@ -5,6 +5,7 @@ and scans over sweeps; an observer sees every block update, which is how gradien
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,7 +22,7 @@ from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.sequences import Walk, block_keys, draw_first, score_first, walk
 from popgibbs.steps import Sequence
-from popgibbs.target import Conditional, Target, condition, undrawn
+from popgibbs.target import Conditional, Summed, Target, condition, undrawn
 from popgibbs.typing import PRNGKey, Resampler, Values
 from popgibbs.weights import ess
 
@@ -31,8 +32,10 @@ class Sampler(eqx.Module):
 
     model: Any
     blocks: tuple[Block, ...]
+    first: "Sampler | None"  # whose initial proposals draw the first particles, if not its own; it has no model
     sites: tuple[Site, ...] = eqx.field(static=True)
     partitions: tuple[Partition, ...] = eqx.field(static=True)  # how each block's weight splits
+    summed: tuple[Summed | None, ...] = eqx.field(static=True)  # the sites that each block's move sums out
     resampler: Resampler = eqx.field(static=True)
     resample_below: float = eqx.field(static=True)
 
@@ -40,7 +43,16 @@ class Sampler(eqx.Module):
         return Target(self.model, data, self.sites)
 
     def conditional(self, index: int, data: Data, latents: Values) -> Conditional:
-        return condition(self.target(data), latents, self.blocks[index].sites, self.partitions[index])
+        sites, partition = self.blocks[index].sites, self.partitions[index]
+        return condition(self.target(data), latents, sites, partition, self.summed[index])
+
+    def without_model(self) -> "Sampler":
+        return replace(self, model=None)
+
+    @property
+    def start(self) -> "Sampler":
+        """The sampler that draws the first particles."""
+        return self if self.first is None else replace(self.first, model=self.model).start
 
     def sequence(self, index: int, data: Data) -> Sequence:
         """The instance as the `SequenceBlock` of that index goes through it."""
@@ -83,12 +95,12 @@ def initial_plan(blocks: tuple[Block, ...]) -> list[tuple[int, tuple[str, ...]]]
 
 def draw_initial(key: PRNGKey, sampler: Sampler, data: Data) -> tuple[Values, Array]:
     """One particle from the initial proposals in block order, each seeing what was drawn so far, and its log q."""
-    return _initial(key, sampler, data, None)
+    return _initial(key, sampler.start, data, None)
 
 
 def score_initial(key: PRNGKey, sampler: Sampler, data: Data, latents: Values) -> Array:
     """log q(z | x) of the initial proposals."""
-    return _initial(key, sampler, data, latents)[1]
+    return _initial(key, sampler.start, data, latents)[1]
 
 
 def _initial(key: PRNGKey, sampler: Sampler, data: Data, fixed: Values | None) -> tuple[Values, Array]:

@@ -1,6 +1,7 @@
 """The joint density of one instance as factors: which sites touch which, and their log-probabilities."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -78,6 +79,14 @@ def constant(model: Any) -> Any:
     return eqx.combine(stop_gradient(dynamic), static)
 
 
+@dataclass(frozen=True)
+class Summed:
+    """Finite sites of a block that can be summed out, one element of a plate after another."""
+
+    names: tuple[str, ...]
+    partition: Partition
+
+
 class Conditional(eqx.Module):
     """p(z_b | x, z_-b) of a block up to its constant: what a proposal draws for and a move aims at.
 
@@ -89,6 +98,7 @@ class Conditional(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
     partition: Partition = eqx.field(static=True)
     initial: bool = eqx.field(static=True, default=False)
+    summed: Summed | None = eqx.field(static=True, default=None)
 
     @property
     def modelled(self) -> Program:
@@ -126,6 +136,11 @@ class Conditional(eqx.Module):
         """The factors of the block at other values of its sites."""
         return self.target.log_probs({**self.given, **values}, self.factors)
 
+    def of_summed(self, values: Values) -> "Conditional":
+        """The conditional of the sites that can be summed out, given values of the block's others."""
+        assert self.summed is not None
+        return Conditional(self.target, {**self.given, **values}, self.summed.names, self.summed.partition)
+
     def reduce(self, log_probs: LogProbs) -> Elements:
         """Log-probabilities summed into the block's elements."""
         return self.partition.reduce(log_probs, self.target.plate_sizes, self.given)
@@ -159,6 +174,9 @@ class Conditional(eqx.Module):
         return real.reshape(-1)
 
 
-def condition(target: Target, latents: Values, names: tuple[str, ...], partition: Partition) -> Conditional:
+def condition(
+    target: Target, latents: Values, names: tuple[str, ...], partition: Partition, summed: Summed | None = None
+) -> Conditional:
     """p(z_b | x, z_-b) at the latents of one particle."""
-    return Conditional(target, {n: v for n, v in latents.items() if n not in names}, names, partition)
+    given = {name: value for name, value in latents.items() if name not in names}
+    return Conditional(target, given, names, partition, summed=summed)
