@@ -202,7 +202,9 @@ def test_hmc_with_labels_summed_out_leaves_the_posterior_of_a_mixture_invariant(
 
 def test_labels_are_summed_out_over_real_points_only():
     """The density that HMC moves on, of a padded instance, against enumeration of the assignments of the others."""
-    apg = pg.APG(pair, data={"x": "points"}, blocks=[pg.Block("c", "mu", proposal=vague_both, move=pg.HMC(step_size=1.0))])
+    apg = pg.APG(
+        pair, data={"x": "points"}, blocks=[pg.Block("c", "mu", proposal=vague_both, move=pg.HMC(step_size=1.0))]
+    )
     sampler, mu = apg.check({"x": X}), np.array([0.7, -0.4], np.float32)
     data = Data({"x": jnp.append(X, 0.3)}, {"points": jnp.arange(4) < 3})
     latents = {"mu": jnp.asarray(mu), "c": jnp.zeros(4, int)}

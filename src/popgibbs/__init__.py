@@ -2,8 +2,10 @@
 
 from popgibbs import families, statistics
 from popgibbs.api import APG, Fit
+from popgibbs.baselines import bootstrapped, hmc_after, tuned
 from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.checkpoint import CheckpointError
+from popgibbs.comparison import Comparison, Method, compare
 from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Weigh
 from popgibbs.posterior import Posterior
 from popgibbs.proposals import Enumerated, Prior
@@ -19,10 +21,12 @@ __all__ = [
     "APG",
     "Block",
     "CheckpointError",
+    "Comparison",
     "Enumerated",
     "Fit",
     "HMC",
     "Interrupted",
+    "Method",
     "Metropolis",
     "Move",
     "MoveInfo",
@@ -33,10 +37,14 @@ __all__ = [
     "Successive",
     "Tempering",
     "Weigh",
+    "bootstrapped",
+    "compare",
     "families",
+    "hmc_after",
     "multinomial",
     "residual",
     "statistics",
     "stratified",
     "systematic",
+    "tuned",
 ]

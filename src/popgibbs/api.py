@@ -64,9 +64,7 @@ class APG:
             instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
             (values,) = as_instances([instance], self.axes)
             first = None if self._initial is None else self._initial.check(values)
-            self._built = build(
-                self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first
-            )
+            self._built = build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
         return self._built
 
     @property
@@ -76,7 +74,19 @@ class APG:
             raise ValueError("this sampler has not met an instance; call check(example), fit or sample first")
         return self._built
 
-    def _like(self, built: Sampler) -> "APG":
+    def with_blocks(self, blocks: Sequence[Block], initial: "APG | None" = None) -> "APG":
+        """Another sampler of the same model and data."""
+        return APG(
+            self.model,
+            data=dict(self.axes),
+            blocks=blocks,
+            initial=initial,
+            resample=self._resample,
+            resample_below=self._resample_below,
+        )
+
+    def like(self, built: Sampler) -> "APG":
+        """This sampler with other arrays."""
         data = dict(self.axes)
         new = APG(
             built.model,
@@ -146,9 +156,9 @@ class APG:
                 resume=resume,
                 report_every=report_every,
                 trackers=trackers,
-                at_checkpoints=at_checkpoints and (lambda step, trained: at_checkpoints(step, self._like(trained))),
+                at_checkpoints=at_checkpoints and (lambda step, trained: at_checkpoints(step, self.like(trained))),
             )
-        return Fit(self._like(trained), history)
+        return Fit(self.like(trained), history)
 
     def _source(self, key: PRNGKey, instances: Any) -> tuple[Any, Values]:
         if callable(instances):
@@ -197,7 +207,7 @@ class APG:
         """This sampler with the arrays of the newest checkpoint in a directory, of a run or of `save`."""
         arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
         restored = from_names(read_arrays(directory), {"arrays": arrays}, str(directory))["arrays"]
-        return self._like(eqx.combine(restored, static))
+        return self.like(eqx.combine(restored, static))
 
 
 @dataclass(frozen=True)

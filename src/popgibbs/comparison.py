@@ -1,0 +1,150 @@
+"""Samplers of one model side by side, at budgets that match."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from popgibbs.api import APG, SAMPLE_BATCH
+from popgibbs.baselines import bootstrapped, hmc_after, tuned
+from popgibbs.diagnostics import mean_and_error
+from popgibbs.instances import as_instances
+from popgibbs.progress import progress_of
+from popgibbs.typing import PRNGKey
+
+NUM_TUNING = 20  # instances on which step sizes are tuned by default
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A sampler and what it spends on an instance."""
+
+    sampler: APG
+    num_sweeps: int
+    num_particles: int
+    num_populations: int = 1
+    evaluations: int = 1  # of the log joint, in a sweep of a particle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What each method reached, the first being what the others are measured against."""
+
+    methods: dict[str, Method]
+    log_joint: dict[str, np.ndarray]  # by method: (instance, sweep), averaged over populations
+    acceptance: dict[str, float]  # of the first block in the last sweep
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a method; `ahead` is the paired difference to the first, in nats, with its standard error."""
+        reference = next(iter(self.log_joint.values()))[:, -1]
+        rows = []
+        for label, method in self.methods.items():
+            last = self.log_joint[label][:, -1]
+            (mean, error), (ahead, ahead_error) = mean_and_error(last), mean_and_error(last - reference)
+            rows.append(
+                {
+                    "method": label,
+                    "K": method.num_sweeps + 1,
+                    "L": method.num_particles * method.num_populations,
+                    "evaluations": (method.num_sweeps + 1)
+                    * method.num_particles
+                    * method.num_populations
+                    * method.evaluations,
+                    "log_joint": mean,
+                    "log_joint_se": error,
+                    "ahead": ahead,
+                    "ahead_se": ahead_error,
+                    "acceptance": self.acceptance[label],
+                }
+            )
+        return pd.DataFrame(rows).set_index("method")
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the log joint over the paper's K, mean and two standard errors over instances."""
+        from matplotlib.figure import Figure  # here, because importing it takes longer than all the rest
+
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.subplots()
+        longest = max(method.num_sweeps for method in self.methods.values()) + 1
+        for number, (label, log_joint) in enumerate(self.log_joint.items()):
+            mean, error = log_joint.mean(axis=0), log_joint.std(axis=0, ddof=1) / np.sqrt(len(log_joint))
+            if len(mean) == 1:
+                axes.axhline(mean[0], color=f"C{number}", linestyle="--", label=label)
+                continue
+            k = np.arange(1, len(mean) + 1)
+            axes.plot(k, mean, color=f"C{number}", label=label)
+            axes.fill_between(k, mean - 2 * error, mean + 2 * error, color=f"C{number}", alpha=0.2, linewidth=0)
+        axes.set(xlabel="K (1 is the initial proposal)", ylabel="log joint", xlim=(1, longest))
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        return figure
+
+
+def compare(
+    key: PRNGKey,
+    sampler: APG,
+    instances: Any,
+    *,
+    num_sweeps: int = 19,
+    num_particles: int = 10,
+    rws: APG | None = None,
+    gibbs: APG | None = None,
+    leapfrog: Sequence[int] = (1, 5, 10),
+    summed: bool = True,
+    tuning: Any = None,
+    batch_size: int = SAMPLE_BATCH,
+    progress: bool = True,
+) -> Comparison:
+    """A sampler and its baselines on the same instances, at the paper's budgets.
+
+    All have K·L particles in all, over K sweeps of L or at once; HMC evaluates the log joint once more for every further
+    leapfrog step. `rws` is a sampler trained without sweeps, by default `sampler` itself: its initial proposals are where
+    HMC begins. `gibbs` has exact conditionals as its proposals, where you know them. HMC's step size is tuned on the
+    instances `tuning`, by default a few of those compared on. `summed` is that of `hmc_after`.
+    """
+    listed = as_instances(instances, sampler.axes)
+    tuned_on = listed[:NUM_TUNING] if tuning is None else tuning
+    key_tune, key_sample = jax.random.split(key)
+    for apg in (sampler, rws, gibbs):
+        if apg is not None:
+            apg.check(listed[0])
+    first = rws or sampler
+    in_sweeps: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
+    at_once: Any = {"num_sweeps": 0, "num_particles": (num_sweeps + 1) * num_particles}
+    methods = {
+        "APG": Method(sampler=sampler, **in_sweeps),
+        "RWS": Method(sampler=first, **at_once),
+        "BPG": Method(sampler=bootstrapped(sampler), **in_sweeps),
+    }
+    for steps in leapfrog:
+        moved = tuned(hmc_after(first, step_size=1.0, num_steps=steps, summed=summed), key_tune, tuned_on)
+        methods[f"HMC-RWS, LF={steps}"] = Method(sampler=moved, evaluations=steps, **in_sweeps)
+    if gibbs is not None:
+        # Chains by themselves, without weights, are populations of one particle.
+        chains: Any = {"num_sweeps": num_sweeps, "num_particles": 1, "num_populations": num_particles}
+        methods["Gibbs"] = Method(sampler=gibbs, **chains)
+        methods["Gibbs, resampled start"] = Method(sampler=gibbs, **in_sweeps)
+    return run_methods(key_sample, methods, listed, batch_size=batch_size, progress=progress)
+
+
+def run_methods(
+    key: PRNGKey, methods: Mapping[str, Method], instances: Any, *, batch_size: int = SAMPLE_BATCH, progress: bool = True
+) -> Comparison:
+    """Each method on the same instances with the same key."""
+    log_joint, acceptance = {}, {}
+    for label in progress_of("methods", methods) if progress else methods:
+        method = methods[label]
+        posterior = method.sampler.sample(
+            key,
+            instances,
+            num_sweeps=method.num_sweeps,
+            num_particles=method.num_particles,
+            num_populations=method.num_populations,
+            batch_size=batch_size,
+        )
+        log_joint[label] = posterior.log_joint.mean(axis=1)
+        acceptance[label] = float(posterior.acceptance[:, :, -1, 0].mean())
+    return Comparison(methods=dict(methods), log_joint=log_joint, acceptance=acceptance)

@@ -1,0 +1,128 @@
+"""Baselines: other samplers of the same model, and how they are compared."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import popgibbs as pg
+from oracles import assert_mean, chain, pair, pair_posterior
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+KEY = jax.random.key(0)
+X = np.array([-1.0, 0.4, 2.2], np.float32)
+INSTANCES = [{"x": X}, {"x": X + 1}, {"x": -X}]
+
+
+def vague_means(data, latents, model):
+    numpyro.sample("mu", dist.Normal(jnp.array([0.5, -0.5]), 1.5))
+
+
+def vague_labels(data, latents, model):
+    numpyro.sample("c", dist.Categorical(logits=jnp.stack([0.5 * data["x"], jnp.zeros_like(data["x"])], axis=-1)))
+
+
+@pytest.fixture(scope="module")
+def mixture(quick_compilation) -> pg.APG:
+    blocks = [pg.Block("mu", proposal=vague_means), pg.Block("c", proposal=vague_labels, move=pg.Metropolis())]
+    return pg.APG(pair, data={"x": "points"}, blocks=blocks, example={"x": X})
+
+
+# Bootstrapped population Gibbs ------------------------------------------------------------------------------------------
+
+
+def test_the_prior_takes_the_place_of_proposals_and_moves_stay(mixture):
+    everywhere, somewhere = pg.bootstrapped(mixture), pg.bootstrapped(mixture, "mu")
+    assert [type(block.kernel).__name__ for block in everywhere.blocks] == ["Prior", "Prior"]
+    assert [type(block.kernel).__name__ for block in somewhere.blocks] == ["Prior", "Programmed"]
+    assert [type(block.move).__name__ for block in everywhere.blocks] == ["Weigh", "Metropolis"]
+
+
+def test_a_bootstrapped_sampler_estimates_the_evidence_without_bias(mixture):
+    posterior = pg.bootstrapped(mixture).sample(KEY, [{"x": X}], num_sweeps=1, num_particles=8, num_populations=4000)
+    ratios = np.exp(posterior.log_evidence_by_sweep[0] - pair_posterior(X).log_evidence)
+    assert_mean(ratios, np.ones(2))
+
+
+def test_a_block_that_does_not_exist_is_named(mixture):
+    with pytest.raises(ValueError, match="there is no block 'tau'; there are mu, c"):
+        pg.bootstrapped(mixture, "tau")
+
+
+# HMC --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("summed", [True, False], ids=["labels summed out", "labels given"])
+def test_hmc_begins_with_the_samples_of_the_other_sampler(mixture, summed):
+    moved = pg.hmc_after(mixture, step_size=0.5, num_steps=3, summed=summed)
+    assert [block.label for block in moved.blocks] == (["mu,c"] if summed else ["mu", "c"])
+    theirs = mixture.sample(KEY, INSTANCES, num_sweeps=0, num_particles=4)
+    ours = moved.sample(KEY, INSTANCES, num_sweeps=2, num_particles=4)
+    np.testing.assert_allclose(ours.log_joint[:, :, 0], theirs.log_joint[:, :, 0], rtol=1e-5)
+    assert np.all(ours.acceptance[:, :, 1:, 0] > 0)
+
+
+def test_a_tuned_step_size_is_accepted_as_often_as_asked(mixture):
+    moved = pg.tuned(pg.hmc_after(mixture, step_size=1.0, num_steps=3), KEY, INSTANCES, acceptance=0.7)
+    posterior = moved.sample(jax.random.key(1), INSTANCES, num_sweeps=20, num_particles=20)
+    assert abs(posterior.acceptance[:, :, 5:, 0].mean() - 0.7) < 0.1
+
+
+def endless(x):
+    n = numpyro.sample("n", dist.Poisson(3.0))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(n, 1.0), obs=x)
+
+
+def test_hmc_says_what_it_cannot_move():
+    apg = pg.APG(endless, data={"x": "points"}, blocks=[pg.Block("n", proposal=pg.Prior())], example={"x": X})
+    with pytest.raises(ValueError, match=r"discrete sites to be finite; \['n'\] are not"):
+        pg.hmc_after(apg, step_size=1.0, num_steps=1)
+
+
+def test_first_draws_of_another_model_are_refused(mixture):
+    other = pg.APG(chain, data={"x": "points"}, blocks=[pg.Block("a", "b", proposal=pg.Prior())], example={"x": X})
+    with pytest.raises(ValueError, match=r"`initial=` draws the sites \['a', 'b'\], but the model has \['c', 'mu'\]"):
+        mixture.with_blocks(mixture.blocks, initial=other).check({"x": X})
+
+
+# The comparison ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def comparison(mixture) -> pg.Comparison:
+    gibbs = mixture.with_blocks(mixture.blocks, initial=mixture)
+    budget = {"num_sweeps": 3, "num_particles": 4}
+    return pg.compare(KEY, mixture, INSTANCES, gibbs=gibbs, leapfrog=(1, 2), progress=False, **budget)
+
+
+def test_budgets_match_as_in_the_paper(comparison):
+    table = comparison.table
+    assert list(table.index) == [
+        "APG",
+        "RWS",
+        "BPG",
+        "HMC-RWS, LF=1",
+        "HMC-RWS, LF=2",
+        "Gibbs",
+        "Gibbs, resampled start",
+    ]
+    assert table["K"].tolist() == [4, 1, 4, 4, 4, 4, 4]
+    assert table["L"].tolist() == [4, 16, 4, 4, 4, 4, 4]
+    assert table["evaluations"].tolist() == [16, 16, 16, 16, 32, 16, 16]
+
+
+def test_differences_are_paired_with_the_first_method(comparison):
+    table, log_joint = comparison.table, comparison.log_joint
+    assert table.loc["APG", "ahead"] == 0
+    difference = log_joint["BPG"][:, -1] - log_joint["APG"][:, -1]
+    assert table.loc["BPG", "ahead"] == pytest.approx(difference.mean())
+    assert table.loc["BPG", "ahead_se"] == pytest.approx(difference.std(ddof=1) / 3**0.5)
+
+
+def test_every_method_is_drawn(comparison):
+    (axes,) = comparison.plot().axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(comparison.methods)
