@@ -5,7 +5,7 @@ All of them are `APG`s with other blocks, so that they are run, weighed and meas
 - reweighted wake-sleep (RWS) is the initial proposal alone, `num_sweeps=0`;
 - bootstrapped population Gibbs (BPG) proposes from the prior;
 - HMC-RWS moves the samples of RWS by Hamiltonian Monte Carlo;
-- Gibbs has exact conditionals as proposals, which the user knows, and starts from RWS like HMC-RWS: `APG(..., initial=...)`.
+- Gibbs has exact conditionals as proposals, which the user knows, and starts from RWS too: `APG(..., initial=...)`.
 """
 
 from typing import Any
