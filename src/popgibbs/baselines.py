@@ -16,6 +16,7 @@ import numpy as np
 
 from popgibbs.api import APG
 from popgibbs.blocks import Block, SequenceBlock
+from popgibbs.instances import as_instances
 from popgibbs.moves import HMC
 from popgibbs.proposals import Enumerated, Prior
 from popgibbs.typing import PRNGKey
@@ -66,12 +67,14 @@ def tuned(
 
     Larger steps are accepted less often, so it is found by bisection. Pass instances of the training set.
     """
+    listed = as_instances(instances, apg.axes)
+    apg.check(listed[0])
     low, high = np.log(STEP_SIZES)
     found = apg
     for _ in range(NUM_TRIALS):
         middle = (low + high) / 2
         found = _with_step_size(apg, np.exp(middle))
-        posterior = found.sample(key, instances, num_sweeps=num_sweeps, num_particles=num_particles)
+        posterior = found.sample(key, listed, num_sweeps=num_sweeps, num_particles=num_particles)
         # The first sweeps leave the initial samples, where gradients are steep.
         rate = float(np.mean(posterior.acceptance[:, :, num_sweeps // 2 + 1 :, 0]))
         low, high = (middle, high) if rate > acceptance else (low, middle)

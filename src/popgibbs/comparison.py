@@ -135,8 +135,8 @@ def run_methods(
 ) -> Comparison:
     """Each method on the same instances with the same key."""
     log_joint, acceptance = {}, {}
-    for label in progress_of("methods", methods) if progress else methods:
-        method = methods[label]
+    listed = list(methods.items())
+    for label, method in progress_of("methods", listed) if progress else listed:
         posterior = method.sampler.sample(
             key,
             instances,

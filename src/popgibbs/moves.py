@@ -17,7 +17,7 @@ from popgibbs.population import Particle
 from popgibbs.program import to_unconstrained
 from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.steps import AnyConditional
-from popgibbs.target import total
+from popgibbs.target import Conditional, total
 from popgibbs.typing import Elements, PRNGKey, Values
 from popgibbs.weights import log_ratio
 
@@ -114,8 +114,8 @@ class HMC(Move):
         import blackjax  # here, because importing it starts JAX, after which the number of devices is fixed
 
         del kernel
-        finite = conditional.summed.names if conditional.summed else ()
-        names = tuple(name for name in conditional.names if name not in finite)
+        summed = conditional.summed if isinstance(conditional, Conditional) else None
+        names = tuple(name for name in conditional.names if summed is None or name not in summed.names)
         bijections = to_unconstrained(conditional.modelled, jax.random.key(0), particle.latents, names)
 
         def log_density(position: Values) -> Array:
@@ -131,7 +131,7 @@ class HMC(Move):
             name: jnp.where(step.is_accepted, bijections[name](state.position[name]), particle.latents[name])
             for name in names
         }
-        if finite:
+        if isinstance(conditional, Conditional) and summed is not None:
             values |= Enumerated().draw(key_draw, conditional.of_summed(values))[0]
         log_probs = conditional.log_probs(values)
         log_v = jnp.zeros_like(conditional.reduce(log_probs))
@@ -141,7 +141,7 @@ class HMC(Move):
 
 def _log_marginal(conditional: AnyConditional, values: Values) -> Array:
     """The block's factors, finite sites summed out, at values of the others."""
-    if not conditional.summed:
+    if not isinstance(conditional, Conditional) or conditional.summed is None:
         return jnp.sum(conditional.reduce(conditional.log_probs(values)))
     finite = conditional.of_summed(values)
     others = [name for name in conditional.factors if name not in finite.factors]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +19,8 @@ from rich.table import Column
 from rich.text import Text
 
 from popgibbs.typing import Tracker
+
+T = TypeVar("T")
 
 
 class _Speed(ProgressColumn):
@@ -67,6 +69,6 @@ def sampling_progress(num_instances: int, console: Console | None = None) -> Ite
         yield lambda done: progress.advance(task, done)
 
 
-def progress_of(title: str, steps: Sequence[int], console: Console | None = None) -> Iterable[int]:
+def progress_of(title: str, steps: Sequence[T], console: Console | None = None) -> Iterable[T]:
     """The steps, with a progress bar on standard error as they are gone through."""
     return track(steps, title, console=console or Console(stderr=True))

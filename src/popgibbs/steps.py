@@ -42,7 +42,6 @@ class StepConditional(eqx.Module):
     shared: Any  # what `model.globals` returned
     initial: bool = eqx.field(static=True, default=False)
     has_globals: bool = eqx.field(static=True, default=True)
-    summed: None = eqx.field(static=True, default=None)  # nothing is, in a step
 
     @property
     def names(self) -> tuple[str, ...]:
