@@ -70,20 +70,19 @@ def tuned(
     listed = as_instances(instances, apg.axes)
     apg.check(listed[0])
     low, high = np.log(STEP_SIZES)
-    found = apg
     for _ in range(NUM_TRIALS):
         middle = (low + high) / 2
-        found = _with_step_size(apg, np.exp(middle))
-        posterior = found.sample(key, listed, num_sweeps=num_sweeps, num_particles=num_particles)
+        # As an array it is an input of compiled code, not a part of it: another step size is not another compilation.
+        tried = _with_step_size(apg, jnp.exp(middle))
+        posterior = tried.sample(key, listed, num_sweeps=num_sweeps, num_particles=num_particles)
         # The first sweeps leave the initial samples, where gradients are steep.
         rate = float(np.mean(posterior.acceptance[:, :, num_sweeps // 2 + 1 :, 0]))
         low, high = (middle, high) if rate > acceptance else (low, middle)
-    return found
+    return _with_step_size(apg, float(np.exp((low + high) / 2)))
 
 
-def _with_step_size(apg: APG, step_size: float) -> APG:
-    # As an array it is an input of compiled code, not a part of it: another step size is not another compilation.
+def _with_step_size(apg: APG, step_size: Any) -> APG:
     def where(sampler: Any) -> Any:
         return sampler.blocks[0].move.step_size
 
-    return apg.like(eqx.tree_at(where, apg.built, jnp.asarray(step_size, float)))
+    return apg.like(eqx.tree_at(where, apg.built, step_size))

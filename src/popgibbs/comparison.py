@@ -64,21 +64,29 @@ class Comparison:
         return pd.DataFrame(rows).set_index("method")
 
     def plot(self) -> Any:
-        """A matplotlib figure: the log joint over the paper's K, mean and two standard errors over instances."""
+        """A matplotlib figure: how far each method is from where the first ends, over the paper's K.
+
+        Means of paired differences and two standard errors, linear within a nat and logarithmic beyond.
+        """
         from matplotlib.figure import Figure  # here, because importing it takes longer than all the rest
+        from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.subplots()
-        longest = max(method.num_sweeps for method in self.methods.values()) + 1
+        first = next(iter(self.methods))
+        reference = self.log_joint[first][:, -1:]
         for number, (label, log_joint) in enumerate(self.log_joint.items()):
-            mean, error = log_joint.mean(axis=0), log_joint.std(axis=0, ddof=1) / np.sqrt(len(log_joint))
-            if len(mean) == 1:
-                axes.axhline(mean[0], color=f"C{number}", linestyle="--", label=label)
+            ahead, colour = log_joint - reference, f"C{number}"
+            mean, error = ahead.mean(axis=0), ahead.std(axis=0, ddof=1) / np.sqrt(len(ahead))
+            if len(mean) == 1:  # all at once: the same for every K
+                axes.axhline(mean[0], color=colour, linestyle="--", label=label)
                 continue
             k = np.arange(1, len(mean) + 1)
-            axes.plot(k, mean, color=f"C{number}", label=label)
-            axes.fill_between(k, mean - 2 * error, mean + 2 * error, color=f"C{number}", alpha=0.2, linewidth=0)
-        axes.set(xlabel="K (1 is the initial proposal)", ylabel="log joint", xlim=(1, longest))
+            axes.plot(k, mean, color=colour, label=label)
+            axes.fill_between(k, mean - 2 * error, mean + 2 * error, color=colour, alpha=0.2, linewidth=0)
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.set(xlabel="K (1 is the initial proposal)", ylabel=f"log joint − {first}'s at the end")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
         return figure
 
