@@ -9,6 +9,7 @@ import pytest
 
 import popgibbs as pg
 from oracles import assert_mean, chain, pair, pair_posterior
+from popgibbs.comparison import matched
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -94,21 +95,24 @@ def test_first_draws_of_another_model_are_refused(mixture):
 
 @pytest.fixture(scope="module")
 def comparison(mixture) -> pg.Comparison:
-    gibbs = mixture.with_blocks(mixture.blocks, initial=mixture)
-    budget = {"num_sweeps": 3, "num_particles": 4}
-    return pg.compare(KEY, mixture, INSTANCES, gibbs=gibbs, leapfrog=(2,), progress=False, **budget)
+    return pg.compare(KEY, mixture, INSTANCES, leapfrog=(), num_sweeps=2, num_particles=4, progress=False)
 
 
-def test_budgets_match_as_in_the_paper(comparison):
-    table = comparison.table
-    assert list(table.index) == ["APG", "RWS", "BPG", "HMC-RWS, LF=2", "Gibbs", "Gibbs, resampled start"]
-    assert table["K"].tolist() == [4, 1, 4, 4, 4, 4]
-    assert table["L"].tolist() == [4, 16, 4, 4, 4, 4]
-    assert table["evaluations"].tolist() == [16, 16, 16, 32, 16, 16]
+def test_budgets_match_as_in_the_paper(mixture):
+    methods = matched(mixture, mixture, {1: mixture, 5: mixture}, mixture, num_sweeps=3, num_particles=4)
+    nothing = {label: np.zeros((2, 1)) for label in methods}
+    table = pg.Comparison(methods=methods, log_joint=nothing, acceptance=dict.fromkeys(methods, 1.0)).table
+    hmc = ["HMC-RWS, LF=1", "HMC-RWS, LF=5"]
+    assert list(table.index) == ["APG", "RWS", "BPG", *hmc, "Gibbs", "Gibbs, resampled start"]
+    assert table["K"].tolist() == [4, 1, 4, 4, 4, 4, 4]
+    assert table["L"].tolist() == [4, 16, 4, 4, 4, 4, 4]
+    assert table["evaluations"].tolist() == [16, 16, 16, 16, 80, 16, 16]
+    assert (methods["Gibbs"].num_particles, methods["Gibbs"].num_populations) == (1, 4)
 
 
 def test_differences_are_paired_with_the_first_method(comparison):
     table, log_joint = comparison.table, comparison.log_joint
+    assert [log_joint[label].shape for label in ("APG", "RWS", "BPG")] == [(3, 3), (3, 1), (3, 3)]
     assert table.loc["APG", "ahead"] == 0
     difference = log_joint["BPG"][:, -1] - log_joint["APG"][:, -1]
     assert table.loc["BPG", "ahead"] == pytest.approx(difference.mean())

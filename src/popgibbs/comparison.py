@@ -114,28 +114,39 @@ def compare(
     instances `tuning`, by default a few of those compared on. `summed` is that of `hmc_after`.
     """
     listed = as_instances(instances, sampler.axes)
-    tuned_on = listed[:NUM_TUNING] if tuning is None else tuning
-    key_tune, key_sample = jax.random.split(key)
     for apg in (sampler, rws, gibbs):
         if apg is not None:
             apg.check(listed[0])
+    key_tune, key_sample = jax.random.split(key)
+    tuned_on = listed[:NUM_TUNING] if tuning is None else tuning
     first = rws or sampler
+    moved = {
+        steps: tuned(hmc_after(first, step_size=1.0, num_steps=steps, summed=summed), key_tune, tuned_on)
+        for steps in leapfrog
+    }
+    methods = matched(sampler, first, moved, gibbs, num_sweeps=num_sweeps, num_particles=num_particles)
+    return run_methods(key_sample, methods, listed, batch_size=batch_size, progress=progress)
+
+
+def matched(
+    sampler: APG, rws: APG, moved: Mapping[int, APG], gibbs: APG | None, *, num_sweeps: int, num_particles: int
+) -> dict[str, Method]:
+    """The paper's budgets; `moved` are the samplers by HMC, by the number of leapfrog steps."""
     in_sweeps: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
     at_once: Any = {"num_sweeps": 0, "num_particles": (num_sweeps + 1) * num_particles}
     methods = {
         "APG": Method(sampler=sampler, **in_sweeps),
-        "RWS": Method(sampler=first, **at_once),
+        "RWS": Method(sampler=rws, **at_once),
         "BPG": Method(sampler=bootstrapped(sampler), **in_sweeps),
     }
-    for steps in leapfrog:
-        moved = tuned(hmc_after(first, step_size=1.0, num_steps=steps, summed=summed), key_tune, tuned_on)
-        methods[f"HMC-RWS, LF={steps}"] = Method(sampler=moved, evaluations=steps, **in_sweeps)
+    for steps, apg in moved.items():
+        methods[f"HMC-RWS, LF={steps}"] = Method(sampler=apg, evaluations=steps, **in_sweeps)
     if gibbs is not None:
         # Chains by themselves, without weights, are populations of one particle.
         chains: Any = {"num_sweeps": num_sweeps, "num_particles": 1, "num_populations": num_particles}
         methods["Gibbs"] = Method(sampler=gibbs, **chains)
         methods["Gibbs, resampled start"] = Method(sampler=gibbs, **in_sweeps)
-    return run_methods(key_sample, methods, listed, batch_size=batch_size, progress=progress)
+    return methods
 
 
 def run_methods(
