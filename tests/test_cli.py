@@ -11,6 +11,8 @@ from popgibbs import cli
 from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.gmm import GMM
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture
 def run(monkeypatch, capsys):
