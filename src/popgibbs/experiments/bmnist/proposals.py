@@ -26,6 +26,7 @@ from popgibbs.experiments.bmnist.images import (
 from popgibbs.experiments.bmnist.model import CODE, layers
 from popgibbs.instances import Data
 from popgibbs.precision import PrecisionNormal, cholesky, solve_lower, solve_upper
+from popgibbs.refined import Refined
 from popgibbs.statistics import mean_pool
 from popgibbs.successive import Successive
 from popgibbs.typing import Values
@@ -70,14 +71,16 @@ class SoftArgmax(eqx.Module):
 
     def __call__(self, view: View) -> dist.Distribution:
         loc, scale = self._from_map(view)
-        if view.image is not None:
-            slopes = stop_gradient(jnp.stack(jnp.gradient(view.image, axis=(1, 0)))).reshape(2, -1)
-            for _ in range(NUM_REFINEMENTS):
-                loc += stop_gradient(_refinement(view.look(loc) - view.image, slopes))
-            # Per position, of which there are RANGE / 2 pixels to one.
-            precision = jnp.exp(self.log_trust) * jnp.sum(slopes**2, axis=1) * (RANGE / 2) ** 2
-            scale = (precision + scale**-2) ** -0.5
-        return dist.Normal(loc, scale).to_event(1)
+        guess = dist.Normal(loc, scale).to_event(1)
+        if view.image is None:
+            return guess
+        loc, scale, image = stop_gradient((loc, scale, view.image))
+        slopes = jnp.stack(jnp.gradient(image, axis=(1, 0))).reshape(2, -1)
+        for _ in range(NUM_REFINEMENTS):
+            loc += _refinement(stop_gradient(view.look(loc)) - image, slopes)
+        # Per position, of which there are RANGE / 2 pixels to one.
+        precision = jnp.exp(self.log_trust) * jnp.sum(slopes**2, axis=1) * (RANGE / 2) ** 2
+        return Refined(dist.Normal(loc, (precision + scale**-2) ** -0.5).to_event(1), guess)
 
     def _from_map(self, view: View) -> tuple[Array, Array]:
         axis = places(self.stride)
@@ -199,17 +202,21 @@ class What(eqx.Module):
         shares = jnp.where(real[:, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
         images = jnp.sum(shares * cropped, axis=0) / jnp.sum(shares, axis=0)
         weight = jnp.exp(self.log_trust) * jnp.sum(real)
-        locs, factors = jax.vmap(self._update, (0, None, None))(images, weight, model.decoder)
-        numpyro.sample(
-            "what", Successive(lambda drawn: PrecisionNormal(locs[len(drawn)], factors[len(drawn)]), len(locs))
-        )
+        codes = jax.vmap(self.encoder)(images)
+        locs, factors = jax.vmap(self._update, (0, 0, None, None))(codes, images, weight, model.decoder)
 
-    def _update(self, image: Array, weight: Array, decoder: Any) -> tuple[Array, Array]:
+        def part(drawn: Any) -> dist.Distribution:
+            digit = len(drawn)
+            return Refined(PrecisionNormal(locs[digit], factors[digit]), dist.Normal(codes[digit], 1.0).to_event(1))
+
+        numpyro.sample("what", Successive(part, model.num_digits))
+
+    def _update(self, code: Array, image: Array, weight: Array, decoder: Any) -> tuple[Array, Array]:
         """The mean of the proposal for a digit, and the Cholesky factor of its precision."""
-        code, image, factor = self.encoder(image), stop_gradient(image), jnp.asarray(AXES)
+        factor = jnp.asarray(AXES)
         for _ in range(NUM_STEPS):
-            # The encoder learns as if the steps did not depend on where they begin.
-            logits, push = jax.linearize(decoder, stop_gradient(code))
+            code = stop_gradient(code)
+            logits, push = jax.linearize(decoder, code)
             share, slope = jax.nn.sigmoid(logits), jax.vmap(push)(AXES)  # (axis, pixel)
             factor = cholesky(weight * (slope * share * (1 - share)) @ slope.T + AXES)
             step = solve_upper(factor, solve_lower(factor, weight * slope @ (image - share) - code))
