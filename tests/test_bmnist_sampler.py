@@ -44,7 +44,7 @@ def test_a_known_image_is_found_to_a_fraction_of_a_pixel_beside_one_that_is_take
 
     head = SoftArgmax(key=KEY)
     object.__setattr__(head, "_from_map", lambda view: (off, jnp.full(2, 0.05)))
-    proposal = head(View(jnp.zeros((35, 35)), [], images[1], look))
+    proposal = head(View(jnp.zeros((35, 35)), [], images[1], look)).refined
     distance = np.abs(np.asarray(proposal.mean - where[1])) * RANGE / 2
     assert np.all(distance < 0.1)
     # Finer than the map, and finer across than down, as the spot is.
@@ -57,7 +57,7 @@ def proposed_codes(what, data, where, model):
     """Of the first digit: the mean of its code's proposal, and the precision."""
     proposal = trace(seed(what, KEY)).get_trace(data, {"where": where}, model)["what"]["fn"]
     if isinstance(what, What):
-        first = proposal._first
+        first = proposal._first.refined
         return first.loc, first.factor @ first.factor.T
     return proposal.base_dist.loc[0], jnp.diag(proposal.base_dist.variance[0] ** -1)
 

@@ -9,6 +9,7 @@ from popgibbs.comparison import Comparison, Method, compare
 from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Weigh
 from popgibbs.posterior import Posterior
 from popgibbs.proposals import Enumerated, Prior
+from popgibbs.refined import Refined
 from popgibbs.resampling import multinomial, residual, stratified, systematic
 from popgibbs.state_space import StateSpaceModel
 from popgibbs.successive import Successive
@@ -32,6 +33,7 @@ __all__ = [
     "MoveInfo",
     "Posterior",
     "Prior",
+    "Refined",
     "SequenceBlock",
     "StateSpaceModel",
     "Successive",
