@@ -121,13 +121,13 @@ def weighted_log_density(
     return log_q + sum(jnp.sum(weights[name] * log_p[name]) for name in log_p)
 
 
-def gradient_of(sampler: Sampler, batch: Data) -> Any:
+def gradient_of(sampler: Sampler, batch: Data, num_sweeps: int = NUM_SWEEPS, **options: Any) -> Any:
     arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
 
     @jax.jit
     def compiled(arrays: Any) -> Any:
         built = eqx.combine(arrays, static)
-        return accumulate(built, keys(), batch, num_sweeps=NUM_SWEEPS, num_particles=NUM_PARTICLES)[0]
+        return accumulate(built, keys(), batch, num_sweeps=num_sweeps, num_particles=NUM_PARTICLES, **options)[0]
 
     return compiled(arrays)
 
@@ -157,6 +157,21 @@ def test_accumulated_gradient_is_that_of_the_unrolled_loss(
     expected = jax.grad(by_hand)(arrays, static, batch, events)
     found = weighed if isinstance(move, pg.Weigh) else gradient_of(chosen, batch)
     assert_same(found.arrays, expected)
+
+
+def test_a_model_may_learn_at_the_end_of_sweeps_only(sampler: Sampler, batch: Data, weighed: Any) -> None:
+    chosen = variant(sampler, model=clusters_model())
+    found = gradient_of(chosen, batch, model_learns="sweeps")
+    assert_same(found.arrays.blocks, weighed.arrays.blocks)
+    ends = [(index, event) for index, event in record(chosen, batch) if index == len(SITES) - 1]
+    arrays, static = eqx.partition(chosen, eqx.is_inexact_array)
+    assert_same(found.arrays.model, jax.grad(by_hand)(arrays, static, batch, ends).model)
+
+
+def test_without_sweeps_a_model_learns_at_the_initial_step(sampler: Sampler, batch: Data) -> None:
+    chosen = variant(sampler, model=clusters_model())
+    by_sweeps, by_blocks = (gradient_of(chosen, batch, 0, model_learns=when) for when in ("sweeps", "blocks"))
+    assert_same(by_sweeps.arrays.model, by_blocks.arrays.model)
 
 
 def test_model_without_arrays_gives_proposals_the_same_gradient(sampler: Sampler, batch: Data, weighed: Any) -> None:

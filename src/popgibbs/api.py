@@ -21,7 +21,7 @@ from popgibbs.runner import Runner
 from popgibbs.sampler import Sampler
 from popgibbs.tempering import Tempering
 from popgibbs.training import Budget, History, run_training
-from popgibbs.typing import Model, PRNGKey, Resampler, Tracker, Values
+from popgibbs.typing import Model, ModelLearns, PRNGKey, Resampler, Tracker, Values
 
 SAMPLE_BATCH = 100  # instances that are sampled at once by default: large enough for speed, small enough for memory
 
@@ -110,6 +110,7 @@ class APG:
         batch_size: int = 20,
         optimiser: optax.GradientTransformation | None = None,
         tempering: Tempering | None = None,
+        model_learns: ModelLearns = "blocks",
         checkpoints: str | Path | None = None,
         checkpoint_every: int = 1000,
         resume: bool = False,
@@ -122,6 +123,8 @@ class APG:
         """Train the proposals, and the model if it has arrays, on instances or on a simulator `key -> instance`.
 
         `tempering` starts with a flattened likelihood, for models whose weights collapse from a cold start.
+        `model_learns` says when the model does: at the initial step and after all `"blocks"`, as in the paper, or at the
+        end of all `"sweeps"`, when everything has been updated.
         `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
         they stop the run. `at_checkpoints` is called with the step and the sampler after every regular one.
         """
@@ -129,7 +132,9 @@ class APG:
             raise ValueError(f"num_steps={num_steps} must be at least 1")
         if at_checkpoints is not None and checkpoints is None:
             raise ValueError("at_checkpoints needs a directory for checkpoints")
-        budget = Budget(num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size)
+        budget = Budget(
+            num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size, model_learns=model_learns
+        )
         source, example = self._source(key, instances)
         sampler = self.check(example)
         with ExitStack() as stack:

@@ -4,6 +4,8 @@ At the initial step and after every block update, samples and weights are consta
 
     φ gets −Σ_l w̄_l ∇ log q_φ(z'_b | x, z_-b),        θ gets −Σ_l w̄_l ∇ log p_θ(x, z').
 
+θ may instead learn after the last block of each sweep only (`model_learns="sweeps"`).
+
 Where the weight of a block splits into elements, each element's log q, and each factor of log p that lies in it, uses its
 own normalised weight.
 """
@@ -19,7 +21,7 @@ from jaxtyping import Array, Float
 from popgibbs.instances import Data
 from popgibbs.sampler import Event, Info, Sampler, over_rows, run, score_initial
 from popgibbs.sequences import Walk, score_walk
-from popgibbs.typing import Values
+from popgibbs.typing import ModelLearns, Values
 from popgibbs.weights import effective_share, normalise
 
 
@@ -32,16 +34,24 @@ class Gradient(NamedTuple):
 
 
 def accumulate(
-    sampler: Sampler, keys: Array, batch: Data, *, num_sweeps: int, num_particles: int
+    sampler: Sampler,
+    keys: Array,
+    batch: Data,
+    *,
+    num_sweeps: int,
+    num_particles: int,
+    model_learns: ModelLearns = "blocks",
 ) -> tuple[Gradient, Info]:
     """Run the sampler on a batch and accumulate the gradient as it goes; memory does not grow with the sweeps."""
+    last_of_sweep = len(sampler.blocks) - 1 if num_sweeps else None
     arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
     by_block = jnp.zeros(len(sampler.blocks))
     zero = Gradient(jax.tree.map(jnp.zeros_like, arrays), by_block, by_block)
 
     def observe(gradient: Gradient, sampler: Sampler, index: int | None, batch: Data, event: Event | Walk) -> Gradient:
         def surrogate(arrays: Any) -> tuple[Array, tuple[Array, Array]]:
-            return _surrogate(eqx.combine(arrays, static), index, batch, event)
+            teaches_model = model_learns == "blocks" or index == last_of_sweep
+            return _surrogate(eqx.combine(arrays, static), index, batch, event, teaches_model)
 
         step, (loss, share) = jax.grad(surrogate, has_aux=True)(eqx.filter(sampler, eqx.is_inexact_array))
         return Gradient(
@@ -64,13 +74,14 @@ def _its_part(share: Array, index: int | None, num_sweeps: int, num_blocks: int)
 
 
 def _surrogate(
-    sampler: Sampler, index: int | None, batch: Data, event: Event | Walk
+    sampler: Sampler, index: int | None, batch: Data, event: Event | Walk, teaches_model: bool
 ) -> tuple[Array, tuple[Array, Array]]:
     """A function of the sampler's arrays whose gradient is that of the step: −Σ w̄ (log q + log p), instances averaged."""
     event = stop_gradient(event)  # samples and weights are constants: nothing flows between blocks
     score = _initial_terms if index is None else _walk_terms if isinstance(event, Walk) else _block_terms
     log_q, log_p, share = over_rows(score, None, None, 0, 0)(sampler, index, batch, event)
-    return -jnp.mean(log_q) - jnp.mean(log_p), (-jnp.mean(log_q), jnp.mean(share))
+    loss = -jnp.mean(log_q)
+    return loss - jnp.mean(log_p) if teaches_model else loss, (loss, jnp.mean(share))
 
 
 def _initial_terms(sampler: Sampler, index: None, data: Data, event: Event) -> tuple[Array, Array, Array]:

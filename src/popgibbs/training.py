@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -25,7 +25,7 @@ from popgibbs.instances import Data, Source
 from popgibbs.objective import Gradient, accumulate
 from popgibbs.sampler import Sampler
 from popgibbs.tempering import Temper, Tempering
-from popgibbs.typing import PRNGKey, Tracker
+from popgibbs.typing import ModelLearns, PRNGKey, Tracker
 
 MAX_SKIPPED_IN_A_ROW = 100
 
@@ -37,8 +37,11 @@ class Budget:
     num_particles: int = 10
     num_sweeps: int = 4  # after the initial proposal; the paper's K is one more
     batch_size: int = 20
+    model_learns: ModelLearns = "blocks"
 
     def __post_init__(self) -> None:
+        if self.model_learns not in get_args(ModelLearns):
+            raise ValueError(f"model_learns='{self.model_learns}' is neither 'blocks' nor 'sweeps'")
         for name, least in [("num_particles", 1), ("num_sweeps", 0), ("batch_size", 1)]:
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
@@ -121,6 +124,7 @@ class Step:
                 batch,
                 num_sweeps=budget.num_sweeps,
                 num_particles=budget.num_particles,
+                model_learns=budget.model_learns,
             )
             last = (info.ess[-1], info.acceptance[-1], info.log_joint[-1], info.log_evidence[-1])
             return gradient, tuple(jnp.mean(number, axis=(0, 1)) for number in last)

@@ -1,7 +1,7 @@
 """Names for the arrays and the callables that travel between the layers."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -19,6 +19,9 @@ Mask: TypeAlias = Bool[Array, " element"]
 
 Model: TypeAlias = Callable[..., Any]
 """A NumPyro program of one instance and one particle, called with the instance's arrays by keyword."""
+
+ModelLearns: TypeAlias = Literal["blocks", "sweeps"]
+"""When a model with weights learns: at the initial step and after every block, or after the last block of every sweep."""
 
 Instance: TypeAlias = Mapping[str, Any]
 """The arrays of one instance by the model's argument names."""

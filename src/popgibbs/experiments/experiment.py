@@ -12,7 +12,7 @@ import optax
 from popgibbs.api import APG, SAMPLE_BATCH, Fit
 from popgibbs.posterior import Posterior
 from popgibbs.tempering import Tempering
-from popgibbs.typing import PRNGKey, Values
+from popgibbs.typing import ModelLearns, PRNGKey, Values
 
 Size: TypeAlias = Mapping[str, int]
 """How large an instance is, by what it consists of: `{"points": 100}`."""
@@ -29,17 +29,19 @@ class Training:
     batch_size: int
     size: Size
     tempering: Tempering | None = None
+    model_learns: ModelLearns = "blocks"
     checkpoint_every: int = 1000
     snapshots: bool = False  # a picture of held-out instances with every checkpoint, for runs of hours
 
     @property
-    def spends(self) -> dict[str, float]:
+    def spends(self) -> dict[str, float | str]:
         """What a run must not change when it is resumed."""
         return {
             "learning_rate": self.learning_rate,
             "num_sweeps": self.num_sweeps,
             "num_particles": self.num_particles,
             "batch_size": self.batch_size,
+            "model_learns": self.model_learns,
         }
 
     def optimiser(self, num_steps: int) -> optax.GradientTransformation:
@@ -156,5 +158,6 @@ class Experiment:
             batch_size=training.batch_size,
             optimiser=training.optimiser(num_steps),
             tempering=training.tempering,
+            model_learns=training.model_learns,
             **options,
         )

@@ -93,6 +93,7 @@ TRAINING = Training(
     num_particles=6,
     batch_size=10,
     size={"digits": 3, "frames": 10},
+    model_learns="sweeps",
     checkpoint_every=250,
     snapshots=True,
 )
@@ -106,7 +107,7 @@ BMNIST = Experiment(
     variants={
         "default": Variant(training=TRAINING),
         "rws": Variant(training=ONE_SHOT, one_shot=True),
-        "paper": Variant(training=TRAINING),
+        "paper": Variant(training=replace(TRAINING, model_learns="blocks")),
     },
     simulate=training_video,
     simulate_held_out=held_out_video,

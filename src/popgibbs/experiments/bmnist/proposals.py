@@ -63,7 +63,7 @@ class SoftArgmax(eqx.Module):
     def __init__(self, *, key: Key[Array, ""]):
         self.log_sharpness = jnp.log(jnp.array(0.3))
         self.log_pull = jnp.log(jnp.array(3.0))
-        self.log_trust = jnp.log(jnp.array(1.0))
+        self.log_trust = jnp.log(jnp.array(5.0))
         network = eqx.nn.MLP(6, 4, 32, 1, activation=jnp.tanh, key=key)
         # A fresh head proposes the mean and spread as they are.
         last = lambda n: (n.layers[-1].weight, n.layers[-1].bias)  # noqa: E731
