@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench tables docs clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -39,6 +39,9 @@ check: $(VENV)/.dev             ## lint, types, import contract
 
 bench: $(VENV)/.bench           ## time against peers; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks.run
+
+tables: $(VENV)/.runtime        ## write the README's tables from docs/results
+	$(BIN)/python docs/tables.py
 
 docs: $(VENV)/.docs             ## build the documentation, warnings are errors
 	$(BIN)/mkdocs build --strict

@@ -190,3 +190,14 @@ def clusters_sampler(model: Any = clusters, move: Move | None = None, **options:
         ],
         **options,
     )
+
+
+# Imperfect proposals for the mixture of two clusters whose posterior `oracles` knows --------------------------------
+
+
+def vague_means(data: Data, latents: Values, model: Any) -> None:
+    numpyro.sample("mu", dist.Normal(jnp.array([0.5, -0.5]), 1.5))
+
+
+def vague_labels(data: Data, latents: Values, model: Any) -> None:
+    numpyro.sample("c", dist.Categorical(logits=jnp.stack([0.5 * data["x"], jnp.zeros_like(data["x"])], axis=-1)))

@@ -1,13 +1,13 @@
 """Baselines: other samplers of the same model, and how they are compared."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import popgibbs as pg
+from models import vague_labels, vague_means
 from oracles import assert_mean, chain, pair, pair_posterior
 from popgibbs.comparison import matched
 
@@ -16,14 +16,6 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
 X = np.array([-1.0, 0.4, 2.2], np.float32)
 INSTANCES = [{"x": X}, {"x": X + 1}, {"x": -X}]
-
-
-def vague_means(data, latents, model):
-    numpyro.sample("mu", dist.Normal(jnp.array([0.5, -0.5]), 1.5))
-
-
-def vague_labels(data, latents, model):
-    numpyro.sample("c", dist.Categorical(logits=jnp.stack([0.5 * data["x"], jnp.zeros_like(data["x"])], axis=-1)))
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import popgibbs as pg
+from models import vague_labels, vague_means
 from oracles import assert_mean, chain, chain_posterior, pair, pair_draws, pair_expectation
 from popgibbs.instances import Data, complete
 from popgibbs.moves import Metropolis, _log_marginal
@@ -54,14 +55,6 @@ def moved(apg: pg.APG, instance: dict, index: int, latents: dict) -> tuple[Popul
 
 
 # The mixture: proposals that know little of the data, accepted as a whole, by component, and by point -------------------
-
-
-def vague_means(data, latents, model):
-    numpyro.sample("mu", dist.Normal(jnp.array([0.5, -0.5]), 1.5))
-
-
-def vague_labels(data, latents, model):
-    numpyro.sample("c", dist.Categorical(logits=jnp.stack([0.5 * data["x"], jnp.zeros_like(data["x"])], axis=-1)))
 
 
 def vague_both(data, latents, model):

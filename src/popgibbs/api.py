@@ -87,16 +87,8 @@ class APG:
 
     def like(self, built: Sampler) -> "APG":
         """This sampler with other arrays."""
-        data = dict(self.axes)
-        new = APG(
-            built.model,
-            data=data,
-            blocks=built.blocks,
-            initial=self._initial,
-            resample=self._resample,
-            resample_below=self._resample_below,
-        )
-        new._built = built
+        new = self.with_blocks(built.blocks, self._initial)
+        new.model, new._built = built.model, built
         return new
 
     def fit(

@@ -108,15 +108,23 @@ class Checkpoints:
         self._manager.close()
 
 
+def _saved(directory: Path) -> list[Path]:
+    """The checkpoints of a directory: writing is atomic, so one that has its final name is complete."""
+    return [child for child in directory.iterdir() if child.name.isdigit()] if directory.is_dir() else []
+
+
+def holds_run(directory: Path) -> bool:
+    """Whether there is something to resume."""
+    return bool(_saved(directory))
+
+
 def _newest(directory: str | Path) -> Path:
-    """The newest checkpoint of a directory: writing is atomic, so one that has its final name is complete."""
     path = Path(directory).absolute()
     if not path.is_dir():
         raise CheckpointError(f"there is no directory {directory}")
-    steps = [child for child in path.iterdir() if child.name.isdigit()]
-    if not steps:
+    if not (saved := _saved(path)):
         raise CheckpointError(f"there is no checkpoint in {directory}")
-    return max(steps, key=lambda child: int(child.name))
+    return max(saved, key=lambda child: int(child.name))
 
 
 def _read(directory: str | Path, item: str, arguments: Any) -> Any:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +14,17 @@ import typer
 from rich.console import Console
 
 from popgibbs import demo as demonstration
+from popgibbs import reproduction
 from popgibbs.api import APG
 from popgibbs.checkpoint import CheckpointError, read_about
+from popgibbs.experiments import runs
 from popgibbs.experiments.bmnist import BMNIST
+from popgibbs.experiments.bmnist import study as bmnist
 from popgibbs.experiments.dmm import DMM
+from popgibbs.experiments.dmm import study as dmm
 from popgibbs.experiments.experiment import Experiment
 from popgibbs.experiments.gmm import GMM
+from popgibbs.experiments.gmm import study as gmm
 from popgibbs.experiments.tables import evaluate as run_evaluation
 from popgibbs.experiments.tables import held_out
 from popgibbs.npz import read_instances
@@ -27,6 +33,7 @@ from popgibbs.report import evaluation_table, run_table
 from popgibbs.training import Interrupted
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (GMM, DMM, BMNIST)}
+STUDIES = {study.experiment.name: study for study in (gmm.STUDY, dmm.STUDY, bmnist.STUDY)}
 
 app = typer.Typer(
     help="Amortized population Gibbs samplers: train once, then sample posteriors of new instances.",
@@ -34,6 +41,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+GOES_ON = {"train": "go on with --resume", "reproduce": "the same command goes on from there"}
 # No markup: names of files and lists in messages contain brackets.
 out = Console(markup=False)
 err = Console(stderr=True, markup=False)
@@ -59,23 +67,15 @@ def _variant(experiment: Experiment, variant: str | None) -> str:
     return chosen
 
 
-def _load(directory: Path, **size: int | None) -> tuple[Experiment, APG, dict[str, Any]]:
-    """The sampler of a run, for instances of the size it was trained with or another, and what is written about it."""
-    about = read_about(directory)
-    configuration = about["configuration"]
-    if missing := [name for name in ("experiment", "variant", "size") if name not in configuration]:
-        raise CheckpointError(f"{directory} is not a run of this version's `popgibbs train`: it names no {missing[0]}")
-    experiment = _experiment(configuration["experiment"])
-    size_of_instances = experiment.sized(configuration["size"], **size)
-    fresh = experiment.build(configuration["variant"], jax.random.key(0), size_of_instances)
-    return experiment, fresh.load(directory), about
-
-
 def _directory(name: str) -> Path:
     """A run's directory; the name of an experiment stands for its shipped sampler."""
     if name in EXPERIMENTS and not Path(name).exists():
         return EXPERIMENTS[name].shipped / EXPERIMENTS[name].default
     return Path(name)
+
+
+def _experiment_of(run: str) -> Experiment:
+    return _experiment(runs.describe(_directory(run))["configuration"]["experiment"])
 
 
 @app.command()
@@ -104,14 +104,8 @@ def train(
     experiment = _experiment(name)
     chosen = _variant(experiment, variant)
     training = experiment.variants[chosen].training
-    configuration = {
-        "experiment": name,
-        "variant": chosen,
-        "seed": seed or 0,
-        "num_steps": steps or training.num_steps,
-        "size": dict(training.size),
-        **training.spends,
-    }
+    training = replace(training, num_steps=steps or training.num_steps)
+    configuration = runs.configuration(experiment, chosen, training, seed or 0)
     if resume:
         given = {"experiment": name, "variant": variant, "num_steps": steps, "seed": seed}
         configuration = _resumed(out_dir, given)
@@ -124,8 +118,7 @@ def train(
     fit = experiment.fit(
         jax.random.key(configuration["seed"]),
         configuration["variant"],
-        configuration["num_steps"],
-        configuration["size"],
+        replace(training, num_steps=configuration["num_steps"], size=configuration["size"]),
         checkpoints=out_dir,
         checkpoint_every=checkpoint_every or training.checkpoint_every,
         resume=resume,
@@ -187,14 +180,12 @@ def evaluate(
     experiment = _experiment(name)
     size = experiment.sized(experiment.size, points=points, digits=digits, frames=frames)
     directory = run or experiment.shipped / experiment.default
-    if (found := read_about(directory)["configuration"].get("experiment")) != name:
-        raise ValueError(f"{directory} is a run of '{found}', not of '{name}'")
-    _, sampler, about = _load(directory, **size)
+    sampler, about = runs.load(experiment, directory, **size)
     chosen = about["configuration"]["variant"]
     samplers = {chosen: sampler}
     for other in experiment.variants:
         if other != chosen and (experiment.shipped / other).is_dir():
-            samplers[other] = _load(experiment.shipped / other, **size)[1]
+            samplers[other], _ = runs.load(experiment, experiment.shipped / other, **size)
     results = {}
     for variant, sampler in samplers.items():
         results[variant], _ = run_evaluation(
@@ -230,7 +221,8 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Sample the posteriors of the instances in a file."""
-    experiment, sampler, about = _load(_directory(run), digits=digits)
+    experiment = _experiment_of(run)
+    sampler, about = runs.load(experiment, _directory(run), digits=digits)
     variant = experiment.variants[about["configuration"]["variant"]]
     instances = read_instances(data, sampler.axes)
     for i, instance in enumerate(instances):
@@ -260,9 +252,26 @@ def sample(
 
 
 @app.command()
+def reproduce(
+    name: Name,
+    preset: Annotated[
+        str, typer.Option(help="How much is spent: quick, or the paper's sizes, for hours or days.")
+    ] = "quick",
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Where tables and figures go; by default results/NAME-PRESET.")
+    ] = None,
+    seed: Seed = 7,
+) -> None:
+    """Write the paper's tables and figures, with its numbers beside ours. Stopped, the same command goes on."""
+    experiment = _experiment(name)
+    directory = out_dir or Path("results") / f"{name}-{preset}"
+    reproduction.reproduce(STUDIES[experiment.name], preset, directory, seed=seed, console=out)
+
+
+@app.command()
 def show(run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name.")]) -> None:
     """Show what a run is: configuration, step, versions, parameters."""
-    _, sampler, about = _load(_directory(run))
+    sampler, about = runs.load(_experiment_of(run), _directory(run))
     out.print(run_table(about, sampler))
 
 
@@ -280,7 +289,7 @@ def main() -> None:
     try:
         app()
     except Interrupted as error:
-        err.print(f"{error}; go on with --resume")
+        err.print(f"{error}; {GOES_ON.get(sys.argv[1], 'nothing was kept')}")
         sys.exit(130)
     except (ValueError, CheckpointError, FloatingPointError) as error:
         err.print(f"popgibbs: {error}", style="red", highlight=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """The demonstration: train a mixture sampler, sample posteriors of larger instances, compare with the truth."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ def run(directory: Path, *, num_steps: int, seed: int, console: Console) -> None
     """Train, sample, print a table, write figures."""
     directory.mkdir(parents=True, exist_ok=True)
     key_fit, key_sample = jax.random.split(jax.random.key(seed))
-    size = GMM.variants["default"].training.size["points"]
+    training = replace(GMM.variants["default"].training, num_steps=num_steps)
     console.print(
-        f"Training proposals for a mixture of 3 clusters on simulated instances of {size} points\n"
+        f"Training proposals for a mixture of 3 clusters on simulated instances of {training.size['points']} points\n"
         "(the first half minute goes into checking the sampler and compiling it) ..."
     )
-    fit = GMM.fit(key_fit, "default", num_steps)
+    fit = GMM.fit(key_fit, "default", training)
     console.print(f"Sampling posteriors of 200 new instances of {NUM_POINTS} points ...")
     result, posterior = evaluate(
         GMM,

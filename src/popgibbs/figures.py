@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -86,4 +87,52 @@ def training_curves(steps: Sequence[int], loss: np.ndarray, ess: np.ndarray, lab
     left.set(xlabel="step", ylabel="−Σ w̄ log q")
     right.set(xlabel="step", ylabel="effective sample size")
     right.legend(frameon=False)
+    return figure
+
+
+def convergence_on_one(result: Mapping[str, Any]) -> Figure:
+    """Runs on one instance: the mean log joint over the paper's K, and where eight in ten of the runs lie."""
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    axes = figure.subplots()
+    best = max(curve["mean"][-1] for curve in result["methods"].values())
+    for number, (label, curve) in enumerate(result["methods"].items()):
+        k, colour = np.arange(1, len(curve["mean"]) + 1), f"C{number}"
+        axes.plot(k, np.asarray(curve["mean"]) - best, color=colour, label=label)
+        band = [np.asarray(curve[name]) - best for name in ("low", "high")]
+        axes.fill_between(k, *band, color=colour, alpha=0.15, linewidth=0)
+    axes.set_yscale("symlog", linthresh=10.0)
+    axes.set(xlabel="K (1 is the initial proposal)", ylabel=f"log joint + {-best:.1f}", title=f"{result['runs']} runs")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+    return figure
+
+
+def fixed_budget(result: Mapping[str, Any]) -> Figure:
+    """Block strategies over K, as K·L is held: the log joint and ESS/L, with two standard errors."""
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, name, label in ((left, "log_joint", "log joint"), (right, "ess_share", "ESS/L")):
+        for colour, (strategy, by_k) in zip(COLOURS, result["strategies"].items(), strict=False):
+            means, errors = (np.array([entry[name][of] for entry in by_k.values()]) for of in ("mean", "se"))
+            axes.errorbar([int(k) for k in by_k], means, 2 * errors, color=colour, marker="o", ms=3, label=strategy)
+        axes.set_xscale("log")
+        axes.set(xlabel=f"K, with L = {result['budget']}/K", ylabel=label)
+    right.legend(frameon=False)
+    return figure
+
+
+def learning(result: Mapping[str, Any]) -> Figure:
+    """A measure over training steps, a line a K."""
+    figure = Figure(figsize=(5.2, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for colour, (k, curve) in zip(COLOURS, result["by_k"].items(), strict=False):
+        axes.plot(
+            [int(step) for step in curve],
+            list(curve.values()),
+            color=colour,
+            label=f"K={k}, L={result['budget'] // int(k)}",
+        )
+    axes.set_yscale("log")
+    axes.set(xlabel="training step", ylabel=result["measure"])
+    axes.legend(frameon=False)
     return figure

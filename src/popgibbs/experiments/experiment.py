@@ -44,9 +44,9 @@ class Training:
             "model_learns": self.model_learns,
         }
 
-    def optimiser(self, num_steps: int) -> optax.GradientTransformation:
+    def optimiser(self) -> optax.GradientTransformation:
         """Adam with a rate that falls to zero along a cosine, so that the noise of the gradient averages out."""
-        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, num_steps))
+        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.num_steps))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,19 +144,17 @@ class Experiment:
         self.check_size(size)
         return size
 
-    def fit(self, key: PRNGKey, variant: str, num_steps: int, size: Size | None = None, **options: Any) -> Fit:
-        """Train a fresh sampler as the experiment does; `options` are those of `APG.fit`."""
-        training = self.variants[variant].training
+    def fit(self, key: PRNGKey, variant: str, training: Training, **options: Any) -> Fit:
+        """Train a fresh sampler; `options` are those of `APG.fit`."""
         key_build, key_fit = jax.random.split(key)
-        size = size or training.size
-        return self.build(variant, key_build, size).fit(
+        return self.build(variant, key_build, training.size).fit(
             key_fit,
-            lambda key: self.simulate(key, **size)[0],
-            num_steps=num_steps,
+            lambda key: self.simulate(key, **training.size)[0],
+            num_steps=training.num_steps,
             num_sweeps=training.num_sweeps,
             num_particles=training.num_particles,
             batch_size=training.batch_size,
-            optimiser=training.optimiser(num_steps),
+            optimiser=training.optimiser(),
             tempering=training.tempering,
             model_learns=training.model_learns,
             **options,

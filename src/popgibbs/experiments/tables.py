@@ -1,7 +1,7 @@
 """The protocols of evaluation: held-out simulated instances, the paired gap to the truth, calibration."""
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,12 +14,15 @@ from popgibbs.instances import complete
 from popgibbs.posterior import Posterior
 from popgibbs.progress import progress_of
 from popgibbs.target import Target
-from popgibbs.typing import Values
+from popgibbs.typing import PRNGKey, Values
 
 
-def held_out(experiment: Experiment, seed: int, num_instances: int, size: Size) -> tuple[Values, Values]:
-    """Simulated instances, stacked, and the latents that generated them. Training keys never coincide with these."""
-    keys = jax.random.split(fold_in(jax.random.key(seed), 0x7E57), num_instances)
+def held_out(experiment: Experiment, seed: int, num_instances: int, size: Size, part: int = 0) -> tuple[Values, Values]:
+    """Simulated instances, stacked, and the latents that generated them. Training keys never coincide with these.
+
+    Many instances are simulated in parts, each of which has its own.
+    """
+    keys = jax.random.split(fold_in(jax.random.key(seed), 0x7E57 + part), num_instances)
     simulate = experiment.simulate_held_out or experiment.simulate
     return jax.device_get(jax.jit(jax.vmap(lambda key: simulate(key, **size)))(keys))
 
@@ -33,6 +36,49 @@ def log_joint_at(experiment: Experiment, apg: APG, instances: Values, latents: V
         return Target(model, complete(instance, apg.axes), apg.built.sites).log_joint(latents)
 
     return np.asarray(jax.jit(jax.vmap(one))(instances, latents))
+
+
+class Reached(NamedTuple):
+    """What a run on held-out instances came to."""
+
+    posterior: Posterior
+    taken: dict[str, np.ndarray]  # by measure that is taken after every sweep: (instance, sweep)
+    seconds: float  # of sampling
+
+
+def run(
+    experiment: Experiment,
+    apg: APG,
+    key: PRNGKey,
+    instances: Values,
+    truth: Values,
+    *,
+    num_sweeps: int,
+    num_particles: int,
+    num_populations: int,
+) -> Reached:
+    """Sample instances. Where something is measured after every sweep it goes sweep by sweep; it is the same run."""
+    by_sweep = {name: measure for name, measure in experiment.measures.items() if measure.by_sweep}
+    started, measuring = time.perf_counter(), 0.0
+    posterior = apg.sample(
+        key,
+        instances,
+        num_sweeps=0 if by_sweep else num_sweeps,
+        num_particles=num_particles,
+        num_populations=num_populations,
+        batch_size=experiment.batch_size,
+        progress=True,
+    )
+    taken: dict[str, list[np.ndarray]] = {name: [] for name in by_sweep}
+    for sweep in progress_of("sweeps", range(num_sweeps + 1)) if by_sweep else ():
+        if sweep:
+            posterior = posterior.extend(key, 1)
+        paused = time.perf_counter()
+        for name, measure in by_sweep.items():
+            taken[name].append(measure.of(Evaluated(apg, fold_in(key, sweep), instances, truth, posterior)))
+        measuring += time.perf_counter() - paused
+    seconds = time.perf_counter() - started - measuring
+    return Reached(posterior, {name: np.stack(values, axis=1) for name, values in taken.items()}, seconds)
 
 
 def evaluate(
@@ -53,27 +99,16 @@ def evaluate(
     """
     instances, truth = held_out(experiment, seed, num_instances, size)
     key_sample, key_draw, key_measure = jax.random.split(jax.random.key(seed), 3)
-    by_sweep = {name: measure for name, measure in experiment.measures.items() if measure.by_sweep}
-    started, measuring = time.perf_counter(), 0.0
-    posterior = apg.sample(
+    posterior, taken, seconds = run(
+        experiment,
+        apg,
         key_sample,
         instances,
-        num_sweeps=0 if by_sweep else num_sweeps,
+        truth,
+        num_sweeps=num_sweeps,
         num_particles=num_particles,
         num_populations=num_populations,
-        batch_size=experiment.batch_size,
-        progress=True,
     )
-    taken: dict[str, list[np.ndarray]] = {name: [] for name in by_sweep}
-    # Where something is measured after every sweep, sampling goes on sweep by sweep; it is the same run.
-    for sweep in progress_of("sweeps", range(num_sweeps + 1)) if by_sweep else ():
-        if sweep:
-            posterior = posterior.extend(key_sample, 1)
-        paused = time.perf_counter()
-        for name, measure in by_sweep.items():
-            taken[name].append(measure.of(Evaluated(apg, key_measure, instances, truth, posterior)))
-        measuring += time.perf_counter() - paused
-    seconds = time.perf_counter() - started - measuring
     log_joint = posterior.log_joint.mean(axis=1)
     resampled = posterior.resampled(key_draw)
     evidence, evidence_error = mean_and_error(posterior.log_evidence)
@@ -97,7 +132,7 @@ def evaluate(
     }
     evaluated = Evaluated(apg, key_measure, instances, truth, resampled)
     for name, measure in experiment.measures.items():
-        result[name] = _by_sweep(np.stack(taken[name], axis=1)) if measure.by_sweep else measure.of(evaluated)
+        result[name] = _by_sweep(taken[name]) if measure.by_sweep else measure.of(evaluated)
     return result, posterior
 
 

@@ -93,10 +93,20 @@ class Assignments(eqx.Module):
         numpyro.sample("c", Categorical(self.local(data["x"], clusters)).distribution())
 
 
+class Joint(eqx.Module):
+    """q(μ, τ, c | x): what the first draw is made of, as the proposal of a single block."""
+
+    globals: Globals
+    assignments: Assignments
+
+    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+        self.assignments(data, _sample(self.globals.first(data)), model)
+
+
 class ExactGlobals(eqx.Module):
     """The exact conditional p(μ, τ | x, c), which `Globals` approaches as it learns."""
 
-    first: Any
+    first: Any = None  # unless another sampler draws the first particles
 
     def __call__(self, data: Data, latents: Values, model: Any) -> None:
         _sample(exact_globals(data, latents["c"]))
@@ -110,6 +120,7 @@ def exact_globals(data: Data, c: Array) -> NormalGamma:
     return conjugate_normal_gamma(PRIOR, data["x"], jax.nn.one_hot(c, NUM_CLUSTERS), data.mask["points"])
 
 
-def _sample(posterior: NormalGamma) -> None:
+def _sample(posterior: NormalGamma) -> Values:
     tau: Any = numpyro.sample("tau", posterior.precision().to_event(1))
-    numpyro.sample("mu", posterior.mean(tau).to_event(1))
+    mu: Any = numpyro.sample("mu", posterior.mean(tau).to_event(1))
+    return {"tau": tau, "mu": mu}

@@ -1,0 +1,141 @@
+"""Results as Markdown: tables with the paper's numbers and the limits beside ours."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LABELS = {"log_joint": "log joint", "squared_error": "squared error a frame"}
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """Everything there is to read about a reproduction."""
+    parts = [f"# {results['experiment']}, preset {results['preset']}", _about(results)]
+    for setting in results["settings"]:
+        parts += [f"## {setting['label']}", settings_table(setting, results), *_orders(setting, results)]
+    if "fixed_budget" in results:
+        parts += [_budget_title(results["fixed_budget"]), budget_table(results["fixed_budget"])]
+    if "learning" in results:
+        parts += [f"## {results['learning']['measure']} during training", learning_table(results["learning"])]
+    if results["figures"]:
+        parts += ["## Figures", "\n".join(f"![{name}]({name})" for name in results["figures"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def settings_table(setting: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """A row a method; the first also at earlier sweeps."""
+    methods = setting["methods"]
+    first = next(iter(methods))
+    numbers = [name for name in LABELS if name in methods[first]]
+    rows: list[dict[str, str]] = []
+    for label, method in methods.items():
+        for k in results["shown_ks"] if label == first else ():
+            rows.append(
+                {
+                    "": f"{label}, K={k}",
+                    **_spent(k, method["L"], method["evaluations"] * k // method["K"]),
+                    **{LABELS[name]: with_error(method[name]["by_sweep"][k - 1]) for name in numbers},
+                }
+            )
+        rows.append(
+            {
+                "": label,
+                **_spent(method["K"], method["L"], method["evaluations"]),
+                **{LABELS[name]: with_error(method[name]) for name in numbers},
+                f"behind {first}": "" if label == first else with_error(method["behind"]),
+                "ESS/L": f"{method['ess_share']:.2f}",
+                "acceptance": f"{method['acceptance']:.2f}",
+            }
+        )
+    for row in rows:
+        row |= _reported(row[""], setting["label"], results["paper"])
+    if limits := _limits(setting, results["limits"]):
+        rows.append({"": "limit", **limits})
+    columns = ["", "K × L", "evaluations"]
+    for name in numbers:
+        columns += [LABELS[name], f"{LABELS[name]}, paper"]
+    return markdown([*columns, f"behind {first}", "ESS/L", "acceptance"], rows)
+
+
+def _spent(k: int, particles: int, evaluations: int) -> dict[str, str]:
+    return {"K × L": f"{k} × {particles}", "evaluations": f"{evaluations:,}"}
+
+
+def _reported(label: str, setting: str, paper: Mapping[str, Any]) -> dict[str, str]:
+    """What the paper has for a row."""
+    found = {name: by_setting.get(setting, {}).get(label) for name, by_setting in paper.items()}
+    return {f"{LABELS[name]}, paper": f"{value:,.1f}" for name, value in found.items() if value is not None}
+
+
+def _limits(setting: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, str]:
+    known = {LABELS[name]: f"about {by[setting['label']]:g}" for name, by in limits.items() if setting["label"] in by}
+    return known if setting["limit"] is None else {**known, LABELS["log_joint"]: with_error(setting["limit"])}
+
+
+def _orders(setting: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
+    """Where the paper has two methods the other way round, and why, as far as it is known."""
+    reported = results["paper"].get("log_joint", {}).get(setting["label"], {})
+    methods = setting["methods"]
+    ours = sorted(
+        (label for label in methods if label in reported), key=lambda label: -methods[label]["log_joint"]["mean"]
+    )
+    if not ours:
+        return []
+    theirs = sorted(ours, key=lambda label: -reported[label])
+    text = [f"By log joint, best first: {' > '.join(ours)}.", f"The paper's order: {' > '.join(theirs)}."]
+    turned = [
+        label
+        for place, label in enumerate(ours)
+        if {*ours[:place]} != {*theirs[: theirs.index(label)]} and label in results["reasons"]
+    ]
+    text += [f"{label} differs: {results['reasons'][label]}." for label in turned]
+    return ["\n".join(text)]
+
+
+def _budget_title(budget: Mapping[str, Any]) -> str:
+    return f"## Block strategies at K·L={budget['budget']}, {budget['instances']} instances"
+
+
+def budget_table(budget: Mapping[str, Any]) -> str:
+    rows = []
+    for k in next(iter(budget["strategies"].values())):
+        row = {"K × L": f"{k} × {budget['budget'] // int(k)}"}
+        for strategy, by_k in budget["strategies"].items():
+            row[f"log joint, {strategy}"] = with_error(by_k[k]["log_joint"])
+            row[f"ESS/L, {strategy}"] = with_error(by_k[k]["ess_share"], 3)
+        rows.append(row)
+    return markdown(list(rows[0]), rows)
+
+
+def learning_table(learning: Mapping[str, Any]) -> str:
+    by_k = learning["by_k"]
+    steps = next(iter(by_k.values()))
+    rows = [{"step": f"{int(step):,}", **{f"K={k}": f"{by_k[k][step]:.2g}" for k in by_k}} for step in steps]
+    return markdown(list(rows[0]), rows)
+
+
+def with_error(entry: Mapping[str, float], digits: int = 1) -> str:
+    return f"{entry['mean']:,.{digits}f} ± {entry['se']:.{digits}f}"
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
+    """A table; what a row lacks is left empty."""
+    lines = [columns, ["---", *["--:"] * (len(columns) - 1)], *([row.get(name, "") for name in columns] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _about(results: Mapping[str, Any]) -> str:
+    machine = results["machine"]
+    lines = [
+        f"Seed {results['seed']}, on {machine['cores']} cores ({machine['processor']}), "
+        + ", ".join(f"{package} {number}" for package, number in machine["versions"].items())
+        + ".",
+        "Samplers: " + "; ".join(_sampler(variant, about) for variant, about in results["samplers"].items()) + ".",
+    ]
+    if results["scaled_down"]:
+        lines.append(f"Scaled down: {results['scaled_down']}.")
+    return "\n".join(lines)
+
+
+def _sampler(variant: str, about: Mapping[str, Any]) -> str:
+    size = ", ".join(f"{number} {name}" for name, number in about["size"].items())
+    spent = f"K={about['num_sweeps'] + 1}, L={about['num_particles']}"
+    return f"`{variant}` trained for {about['step']:,} steps on {size}, {spent}"
