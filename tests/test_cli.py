@@ -64,7 +64,7 @@ def data(tmp_path):
 def test_help_names_every_command(run):
     code, text, _ = run("--help")
     assert code == 0
-    assert all(command in text for command in ("demo", "train", "evaluate", "sample", "show"))
+    assert all(command in text for command in ("demo", "train", "evaluate", "sample", "reproduce", "show"))
 
 
 def test_sampling_ragged_instances_writes_a_file_that_arviz_reads(run, data, tmp_path):

@@ -3,15 +3,18 @@
 import json
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 from popgibbs import reproduction
-from popgibbs.experiments.gmm.study import STUDY
+from popgibbs.experiments.bmnist import study as bmnist
+from popgibbs.experiments.dmm import study as dmm
+from popgibbs.experiments.gmm import study as gmm
 from popgibbs.experiments.study import Preset, Setting
 from popgibbs.reproduction import methods
-from popgibbs.reproduction.pages import page
+from popgibbs.reproduction.pages import LABELS, page
 from popgibbs.reproduction.store import Store
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -30,13 +33,26 @@ TINY = Preset(
     scaled_down="everything",
 )
 SMALL = replace(
-    STUDY,
+    gmm.STUDY,
     presets={"tiny": TINY},
     leapfrog=(1,),
     shown_ks=(2,),
-    learning=STUDY.learning._replace(ks=(2,), budget=6),
+    learning=gmm.STUDY.learning._replace(ks=(2,), budget=6),
     one_instance=lambda methods: {"APG": methods["APG"]},
 )
+
+
+@pytest.mark.parametrize("study", [gmm.STUDY, dmm.STUDY, bmnist.STUDY], ids=lambda study: study.experiment.name)
+def test_there_is_a_method_for_every_number_of_the_paper(study):
+    samplers = {name: study.experiment.build(name, jax.random.key(0), study.experiment.size) for name in study.variants}
+    moved = dict.fromkeys(study.leapfrog, samplers["rws"])
+    methods = study.methods(samplers, moved, num_sweeps=19, num_particles=10)
+    shown = {"APG", *methods, *(f"APG, K={k}" for k in study.shown_ks)}
+    for number, by_setting in study.paper.items():
+        assert number in LABELS
+        for setting, reported in by_setting.items():
+            assert setting in [of.label for of in study.presets["paper"].settings]
+            assert set(reported) <= shown
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,10 @@ Samplers: TypeAlias = Mapping[str, APG]
 """Trained samplers by variant."""
 
 
+def label_of(size: Size) -> str:
+    return ", ".join(f"{number} {name}" for name, number in size.items())
+
+
 class Setting(NamedTuple):
     """Held-out instances of one size."""
 
@@ -22,7 +26,7 @@ class Setting(NamedTuple):
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{number} {name}" for name, number in self.size.items())
+        return label_of(self.size)
 
 
 class Learning(NamedTuple):

@@ -1,6 +1,6 @@
 """The paper's tables and figures of an experiment, by one call."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +9,39 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from popgibbs import figures
-from popgibbs.experiments.study import Preset, Setting, Study
+from popgibbs.checkpoint import versions
+from popgibbs.experiments.study import Study, label_of
 from popgibbs.experiments.tables import held_out
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
-from popgibbs.reproduction import curves, samplers
+from popgibbs.reproduction import curves
 from popgibbs.reproduction.methods import all_methods, measure
 from popgibbs.reproduction.pages import page
 from popgibbs.reproduction.store import Store, machine, write_json
+from popgibbs.reproduction.work import Work
 
 
-def reproduce(study: Study, preset_name: str, directory: Path, *, seed: int, console: Console) -> None:
+def reproduce(study: Study, preset: str, directory: Path, *, seed: int, console: Console) -> None:
     """Measure what is not yet measured, then write `results.json`, `results.md` and the figures.
 
     Everything measured is kept in the directory, so that after a stop the same call goes on.
     """
-    if preset_name not in study.presets:
-        raise ValueError(f"there is no preset '{preset_name}'; there are {', '.join(study.presets)}")
-    preset = study.presets[preset_name]
-    store = Store(directory, {"experiment": study.experiment.name, "preset": preset_name, "seed": seed})
-    found = samplers.ready(study, directory, seed, console)
+    if preset not in study.presets:
+        raise ValueError(f"there is no preset '{preset}'; there are {', '.join(study.presets)}")
+    begun_with = {"experiment": study.experiment.name, "preset": preset, "seed": seed}
+    store = Store(directory, {**begun_with, "popgibbs": versions()["popgibbs"]})
+    work = Work(study, study.presets[preset], store, seed, console)
     results = {
-        "experiment": study.experiment.name,
-        "preset": preset_name,
-        "scaled_down": preset.scaled_down,
-        "seed": seed,
+        **begun_with,
+        "scaled_down": work.preset.scaled_down,
         "machine": machine(),
-        "samplers": samplers.described(found),
+        "samplers": work.trained_with(),
         "shown_ks": study.shown_ks,
         "paper": study.paper,
         "limits": study.limits,
         "reasons": study.reasons,
-        **_measured(store, study, preset, found, seed, console),
+        **_measured(work),
     }
-    results["figures"] = list(_figures(results, study, preset, found, directory, seed, console))
+    results["figures"] = [*_curves(work, results), *_pictures(work)]
     write_json(directory / "results.json", results)
     text = page(results)
     (directory / "results.md").write_text(text)
@@ -49,35 +49,23 @@ def reproduce(study: Study, preset_name: str, directory: Path, *, seed: int, con
     console.print(f"Written: {directory / 'results.md'}, {directory / 'results.json'} and figures", soft_wrap=True)
 
 
-def _measured(
-    store: Store, study: Study, preset: Preset, found: dict[str, Path], seed: int, console: Console
-) -> dict[str, Any]:
+def _measured(work: Work) -> dict[str, Any]:
     results: dict[str, Any] = {"settings": []}
-    for number, setting in enumerate(preset.settings):
-        loaded = samplers.loaded(study.experiment, found, setting.size)
-        methods = all_methods(store, study, preset, loaded, setting.size, seed)
-        results["settings"].append({"label": setting.label, **measure(store, study, methods, setting, seed, console)})
-        if number:
-            continue
-        if preset.num_runs:
-            results["convergence"] = curves.convergence(store, study, preset, methods, seed, console)
-        if study.strategies is not None:
-            results["fixed_budget"] = curves.fixed_budget(store, study, preset, loaded, seed, console)
-    if study.learning is not None:
-        results["learning"] = curves.learning(store, study, study.learning, preset, seed, console)
+    for number, setting in enumerate(work.preset.settings):
+        samplers = work.samplers(setting.size)
+        methods = all_methods(work, samplers, setting.size)
+        results["settings"].append(measure(work, methods, setting))
+        if number == 0 and work.preset.num_runs:
+            results["convergence"] = curves.convergence(work, methods)
+        if number == 0 and work.study.strategies is not None:
+            results["fixed_budget"] = curves.fixed_budget(work, work.study.strategies(samplers))
+    if work.study.learning is not None:
+        results["learning"] = curves.learning(work, work.study.learning)
     return results
 
 
-def _figures(
-    results: dict[str, Any],
-    study: Study,
-    preset: Preset,
-    found: dict[str, Path],
-    directory: Path,
-    seed: int,
-    console: Console,
-) -> Iterator[str]:
-    """Write the figures; yields their names."""
+def _curves(work: Work, results: Mapping[str, Any]) -> Iterator[str]:
+    """Draw what there is; yields the files' names."""
     drawn = {
         "convergence": figures.convergence_on_one,
         "fixed_budget": figures.fixed_budget,
@@ -85,15 +73,19 @@ def _figures(
     }
     for name, draw in drawn.items():
         if name in results:
-            figures.save(draw(results[name]), directory / f"{name}.png")
+            figures.save(draw(results[name]), work.store.directory / f"{name}.png")
             yield f"{name}.png"
-    for size in preset.pictures:
-        label = Setting(size, 0).label
-        console.print(f"Pictures of samples: {label} ...")
-        loaded = samplers.loaded(study.experiment, found, size)
-        shown, _ = held_out(study.experiment, seed, NUM_INSTANCES, size)
-        drawings = draw_samples(study.experiment, loaded[study.variants[0]], jax.random.key(seed), shown, loaded["rws"])
-        for suffix in study.suffixes:
-            name = f"samples, {label}".replace(", ", "-").replace(" ", "-") + suffix
-            save_samples(drawings, directory / name)
+
+
+def _pictures(work: Work) -> Iterator[str]:
+    """Draw samples over sweeps beside one of RWS; yields the files' names."""
+    for size in work.preset.pictures:
+        work.console.print(f"Pictures of samples: {label_of(size)} ...")
+        samplers = work.samplers(size)
+        shown, _ = held_out(work.experiment, work.seed, NUM_INSTANCES, size)
+        in_sweeps = samplers[work.study.variants[0]]
+        drawings = draw_samples(work.experiment, in_sweeps, jax.random.key(work.seed), shown, samplers["rws"])
+        for suffix in work.study.suffixes:
+            name = "-".join(["samples", *label_of(size).replace(",", "").split()]) + suffix
+            save_samples(drawings, work.store.directory / name)
             yield name

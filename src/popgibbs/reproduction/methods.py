@@ -6,60 +6,55 @@ from typing import Any
 import jax
 import numpy as np
 from jax.random import fold_in
-from rich.console import Console
 
 from popgibbs.api import APG
 from popgibbs.baselines import hmc_after, tuned
 from popgibbs.comparison import Method
 from popgibbs.diagnostics import mean_and_error
 from popgibbs.experiments.experiment import Experiment, Size
-from popgibbs.experiments.study import Preset, Samplers, Setting, Study
+from popgibbs.experiments.study import Samplers, Setting, label_of
 from popgibbs.experiments.tables import held_out, log_joint_at, run
-from popgibbs.reproduction.store import Store
+from popgibbs.reproduction.work import Work
 from popgibbs.typing import PRNGKey, Values
 
 
-def all_methods(
-    store: Store, study: Study, preset: Preset, samplers: Samplers, size: Size, seed: int
-) -> dict[str, Method]:
+def all_methods(work: Work, samplers: Samplers, size: Size) -> dict[str, Method]:
     """The study's methods on instances of a size, with HMC's step sizes tuned on training data of that size."""
-    label = Setting(size, 0).label
-    rws = samplers["rws"]
 
     def moved(steps: int, step_size: float) -> APG:
-        return hmc_after(rws, step_size=step_size, num_steps=steps, summed=study.summed)
+        return hmc_after(samplers["rws"], step_size=step_size, num_steps=steps, summed=work.study.summed)
 
     def tune(steps: int) -> float:
-        keys = jax.random.split(fold_in(jax.random.key(seed), 0x7C9E), preset.tuning_instances)
-        instances = jax.device_get(jax.vmap(lambda key: study.experiment.simulate(key, **size)[0])(keys))
-        move: Any = tuned(moved(steps, 1.0), jax.random.key(seed), instances).built.blocks[0].move
+        work.console.print(f"{label_of(size)}: a step size for HMC with {steps} leapfrog steps ...")
+        keys = jax.random.split(fold_in(jax.random.key(work.seed), 0x7C9E), work.preset.tuning_instances)
+        instances = jax.device_get(jax.vmap(lambda key: work.experiment.simulate(key, **size)[0])(keys))
+        move: Any = tuned(moved(steps, 1.0), jax.random.key(work.seed), instances).built.blocks[0].move
         return move.step_size
 
     by_steps = {
-        steps: moved(steps, store.get(f"{label}/step size/{steps}", lambda steps=steps: tune(steps)))
-        for steps in study.leapfrog
+        steps: moved(steps, work.store.get(f"{label_of(size)}/step size/{steps}", lambda steps=steps: tune(steps)))
+        for steps in work.study.leapfrog
     }
-    return study.methods(samplers, by_steps, num_sweeps=preset.num_sweeps, num_particles=preset.num_particles)
+    budget: Any = {"num_sweeps": work.preset.num_sweeps, "num_particles": work.preset.num_particles}
+    return work.study.methods(samplers, by_steps, **budget)
 
 
-def measure(
-    store: Store, study: Study, methods: Mapping[str, Method], setting: Setting, seed: int, console: Console
-) -> dict[str, Any]:
+def measure(work: Work, methods: Mapping[str, Method], setting: Setting) -> dict[str, Any]:
     """What all methods reach on the same instances."""
     rows, first = {}, None
     for label, method in methods.items():
-        console.print(f"{setting.label}: {label} ...")
-        measured = _in_chunks(store, study.experiment, label, method, setting, seed)
+        work.console.print(f"{setting.label}: {label} ...")
+        measured = _in_chunks(work, label, method, setting)
         last = measured["log_joint"][:, -1]
         first = last if first is None else first
         rows[label] = {**_spent(method), **_summary(measured), "behind": mean_of(first - last)}
-    apg = next(iter(methods.values())).sampler
     return {
+        "label": setting.label,
         "size": dict(setting.size),
         "instances": setting.num_instances,
-        "seed": seed,
+        "seed": work.seed,
         "methods": rows,
-        "limit": _limit(store, study.experiment, apg, setting, seed),
+        "limit": _limit(work, next(iter(methods.values())).sampler, setting),
     }
 
 
@@ -78,17 +73,15 @@ def _parts(setting: Setting) -> list[tuple[int, int]]:
     return [(part, min(setting.chunk, setting.num_instances - start)) for part, start in enumerate(starts)]
 
 
-def _in_chunks(
-    store: Store, experiment: Experiment, label: str, method: Method, setting: Setting, seed: int
-) -> dict[str, np.ndarray]:
+def _in_chunks(work: Work, label: str, method: Method, setting: Setting) -> dict[str, np.ndarray]:
     chunks = []
     for part, count in _parts(setting):
 
         def one(part: int = part, count: int = count) -> dict[str, Any]:
-            instances, truth = held_out(experiment, seed, count, setting.size, part)
-            return run_method(experiment, method, fold_in(jax.random.key(seed), part), instances, truth)
+            instances, truth = held_out(work.experiment, work.seed, count, setting.size, part)
+            return run_method(work.experiment, method, fold_in(jax.random.key(work.seed), part), instances, truth)
 
-        chunks.append(store.get(f"{setting.label}/{label}/{part}", one))
+        chunks.append(work.store.get(f"{setting.label}/{label}/{part}", one))
     return {name: np.concatenate([np.asarray(chunk[name]) for chunk in chunks]) for name in chunks[0]}
 
 
@@ -133,16 +126,17 @@ def mean_of(values: np.ndarray) -> dict[str, float]:
     return {"mean": mean, "se": error}
 
 
-def _limit(store: Store, experiment: Experiment, apg: APG, setting: Setting, seed: int) -> dict[str, float] | None:
+def _limit(work: Work, apg: APG, setting: Setting) -> dict[str, float] | None:
     """The log joint at the latents that generated the instances, if there are such."""
-    if experiment.generating is None:
+    if work.experiment.generating is None:
         return None
 
     def one(part: int, count: int) -> list[float]:
-        return log_joint_at(experiment, apg, *held_out(experiment, seed, count, setting.size, part)).tolist()
+        instances, truth = held_out(work.experiment, work.seed, count, setting.size, part)
+        return log_joint_at(work.experiment, apg, instances, truth).tolist()
 
     chunks = [
-        store.get(f"{setting.label}/limit/{part}", lambda part=part, count=count: one(part, count))
+        work.store.get(f"{setting.label}/limit/{part}", lambda part=part, count=count: one(part, count))
         for part, count in _parts(setting)
     ]
     return mean_of(np.concatenate(chunks))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from popgibbs.experiments.study import label_of
+
 LABELS = {"log_joint": "log joint", "squared_error": "squared error a frame"}
 
 
@@ -136,6 +138,5 @@ def _about(results: Mapping[str, Any]) -> str:
 
 
 def _sampler(variant: str, about: Mapping[str, Any]) -> str:
-    size = ", ".join(f"{number} {name}" for name, number in about["size"].items())
     spent = f"K={about['num_sweeps'] + 1}, L={about['num_particles']}"
-    return f"`{variant}` trained for {about['step']:,} steps on {size}, {spent}"
+    return f"`{variant}` trained for {about['step']:,} steps on {label_of(about['size'])}, {spent}"
