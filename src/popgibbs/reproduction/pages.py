@@ -110,8 +110,11 @@ def budget_table(budget: Mapping[str, Any]) -> str:
 def learning_table(learning: Mapping[str, Any]) -> str:
     by_k = learning["by_k"]
     steps = next(iter(by_k.values()))
-    rows = [{"step": f"{int(step):,}", **{f"K={k}": f"{by_k[k][step]:.2g}" for k in by_k}} for step in steps]
-    return markdown(list(rows[0]), rows)
+    rows = [
+        {"step": f"{int(step):,}", **{f"K={k}": f"{curve[step]:.2g}" for k, curve in by_k.items() if step in curve}}
+        for step in steps
+    ]
+    return markdown(["step", *(f"K={k}" for k in by_k)], rows)
 
 
 def with_error(entry: Mapping[str, float], digits: int = 1) -> str:

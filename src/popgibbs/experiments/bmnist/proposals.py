@@ -33,7 +33,7 @@ from popgibbs.typing import Values
 
 AXES = np.eye(CODE, dtype=np.float32)  # one array for all uses: compilers see that what is computed from it is the same
 NUM_REFINEMENTS = 2
-NUM_STEPS = 3
+NUM_STEPS, NUM_ROUGH = 5, 3  # in the space of codes: in all, and those that fit cropped images
 LONGEST = 3.0  # of a step in the space of codes, in which digits lie within about this distance of zero
 
 
@@ -183,45 +183,60 @@ class What(eqx.Module):
     """q(what | frames, where): a network guesses the code of each digit's image, steps uphill in the model follow.
 
     Where digits overlap a frame is only ever brighter, so the image of a digit is a mean over time in which dark pixels
-    count more. Steps are of Fisher scoring for the Bernoulli likelihood of that image under the decoder; the
-    curvature at the last is the precision of the proposal.
+    count more. The first steps fit that image, which is blurred by the crops; the last ones the frames themselves,
+    with all digits in their places. The curvature at the last is the precision of the proposal.
     """
 
     encoder: eqx.nn.Sequential
     log_darkness: Array
-    log_trust: Array  # what a frame tells, as a share of what it would if nothing overlapped and no place was wrong
-    log_scale: Array
+    log_scale: Array  # of the deviation, by that of the curvature
 
     def __init__(self, *, key: Key[Array, ""]):
         self.encoder = layers((DIGIT**2, 400, 200, CODE), key=key)
-        self.log_darkness, self.log_trust, self.log_scale = jnp.log(2.0), jnp.log(0.5), jnp.zeros(())
+        self.log_darkness, self.log_scale = jnp.log(2.0), jnp.log(1.5)
 
     def __call__(self, data: Data, latents: Values, model: Any) -> None:
-        real = data.mask["time"]
-        cropped = crops(data, latents).reshape(real.shape[0], -1, DIGIT**2)
-        shares = jnp.where(real[:, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
-        images = jnp.sum(shares * cropped, axis=0) / jnp.sum(shares, axis=0)
-        weight = jnp.exp(self.log_trust) * jnp.sum(real)
-        codes = jax.vmap(self.encoder)(images)
-        locs, factors = jax.vmap(self._update, (0, 0, None, None))(codes, images, weight, model.decoder)
+        where, real = latents["where"], data.mask["time"]
+        cropped = crops(data, latents)
+        shares = jnp.where(real[:, None, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
+        seen = jnp.sum(shares * cropped, axis=0) / jnp.sum(shares, axis=0)
+        guesses = jax.vmap(self.encoder)(seen.reshape(-1, DIGIT**2))
+        count = jnp.sum(real)
+
+        def fit(images: Array) -> Array:
+            """log p(frames | images, where)."""
+            of_frames = jax.vmap(lambda state, frame: model.emission(state, images).log_prob(frame))
+            return jnp.sum(jnp.where(real, of_frames(where, data["frames"]), 0.0))
+
+        codes, seen, where, factors = *stop_gradient((guesses, seen, where)), None
+        for number in range(NUM_STEPS):
+            logits, slopes = stop_gradient(jax.vmap(_linearised, (0, None))(codes, model.decoder))
+            images = jax.nn.sigmoid(logits).reshape(seen.shape)
+            pulls = count * (seen - images) if number < NUM_ROUGH else jax.grad(fit)(images) * images * (1 - images)
+            codes, factors = jax.vmap(_uphill, (0, 0, 0, 0, None))(codes, pulls, images, slopes, count)
+        codes, factors = stop_gradient((codes, factors))
+        deviation = jnp.exp(self.log_scale)
 
         def part(drawn: Any) -> dist.Distribution:
             digit = len(drawn)
-            return Refined(PrecisionNormal(locs[digit], factors[digit]), dist.Normal(codes[digit], 1.0).to_event(1))
+            guess = dist.Normal(guesses[digit], 1.0).to_event(1)
+            return Refined(PrecisionNormal(codes[digit], factors[digit] / deviation), guess)
 
         numpyro.sample("what", Successive(part, model.num_digits))
 
-    def _update(self, code: Array, image: Array, weight: Array, decoder: Any) -> tuple[Array, Array]:
-        """The mean of the proposal for a digit, and the Cholesky factor of its precision."""
-        factor = jnp.asarray(AXES)
-        for _ in range(NUM_STEPS):
-            code = stop_gradient(code)
-            logits, push = jax.linearize(decoder, code)
-            share, slope = jax.nn.sigmoid(logits), jax.vmap(push)(AXES)  # (axis, pixel)
-            factor = cholesky(weight * (slope * share * (1 - share)) @ slope.T + AXES)
-            step = solve_upper(factor, solve_lower(factor, weight * slope @ (image - share) - code))
-            code += step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step))
-        return code, factor * jnp.exp(-self.log_scale)
+
+def _linearised(code: Array, decoder: Any) -> tuple[Array, Float[Array, "10 784"]]:
+    """The logits of an image and their slope along every axis of the code."""
+    logits, push = jax.linearize(decoder, code)
+    return logits, jax.vmap(push)(AXES)
+
+
+def _uphill(code: Array, pull: Array, image: Array, slope: Array, count: Array) -> tuple[Array, Array]:
+    """A step of Fisher scoring along what pulls at the logits, and the Cholesky factor of the curvature."""
+    spread = (image * (1 - image)).reshape(-1)
+    factor = cholesky(count * (slope * spread) @ slope.T + AXES)
+    step = solve_upper(factor, solve_lower(factor, slope @ pull.reshape(-1) - code))
+    return code + step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step)), factor
 
 
 class PaperWhat(eqx.Module):
