@@ -10,6 +10,7 @@ import pytest
 from popgibbs import cli
 from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.gmm import GMM
+from popgibbs.training import Interrupted
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -197,3 +198,21 @@ def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_pa
     np.testing.assert_allclose(sum(result["coverage"]), 1)
     assert 0 <= result["assignment_accuracy"] <= 1
     assert (tmp_path / "samples.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["train", "gmm"], "stopped after step 3; go on with --resume"),
+        (["reproduce", "gmm"], "stopped after step 3; the same command goes on from there"),
+    ],
+)
+def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
+    def stop(*_, **__):
+        raise Interrupted("stopped after step 3")
+
+    monkeypatch.setattr(type(GMM), "fit", stop)
+    monkeypatch.setattr(cli.reproduction, "reproduce", stop)
+    code, _, err = run(*command, "--out", tmp_path / "run")
+    assert code == 130
+    assert told in err

@@ -3,8 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,6 @@ from popgibbs.experiments.tables import held_out
 from popgibbs.npz import read_instances
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
 from popgibbs.report import evaluation_table, run_table
-from popgibbs.training import Interrupted
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (GMM, DMM, BMNIST)}
 STUDIES = {study.experiment.name: study for study in (gmm.STUDY, dmm.STUDY, bmnist.STUDY)}
@@ -41,7 +40,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-GOES_ON = {"train": "go on with --resume", "reproduce": "the same command goes on from there"}
 # No markup: names of files and lists in messages contain brackets.
 out = Console(markup=False)
 err = Console(stderr=True, markup=False)
@@ -76,6 +74,16 @@ def _directory(name: str) -> Path:
 
 def _experiment_of(run: str) -> Experiment:
     return _experiment(runs.describe(_directory(run))["configuration"]["experiment"])
+
+
+@contextmanager
+def _stoppable(way_on: str) -> Iterator[None]:
+    """Ctrl-C ends a command with what to do next."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:  # of which `Interrupted` is one, after saving
+        err.print(f"{str(stop) or 'stopped'}; {way_on}")
+        raise typer.Exit(130) from None
 
 
 @app.command()
@@ -115,16 +123,17 @@ def train(
                 raise ValueError(
                     f"the run in {out_dir} has {key}={configuration.get(key)}, but runs now have {value}; begin a new one"
                 )
-    fit = experiment.fit(
-        jax.random.key(configuration["seed"]),
-        configuration["variant"],
-        replace(training, num_steps=configuration["num_steps"], size=configuration["size"]),
-        checkpoints=out_dir,
-        checkpoint_every=checkpoint_every or training.checkpoint_every,
-        resume=resume,
-        configuration=configuration,
-        at_checkpoints=_snapshots(experiment, configuration, out_dir) if training.snapshots else None,
-    )
+    with _stoppable("go on with --resume"):
+        fit = experiment.fit(
+            jax.random.key(configuration["seed"]),
+            configuration["variant"],
+            replace(training, num_steps=configuration["num_steps"], size=configuration["size"]),
+            checkpoints=out_dir,
+            checkpoint_every=checkpoint_every or training.checkpoint_every,
+            resume=resume,
+            configuration=configuration,
+            at_checkpoints=_snapshots(experiment, configuration, out_dir) if training.snapshots else None,
+        )
     if fit.history.steps:
         out.print(f"trained {fit.history.steps[-1]} steps; next: popgibbs evaluate {name} --run {out_dir}")
     else:
@@ -265,7 +274,8 @@ def reproduce(
     """Write the paper's tables and figures, with its numbers beside ours. Stopped, the same command goes on."""
     experiment = _experiment(name)
     directory = out_dir or Path("results") / f"{name}-{preset}"
-    reproduction.reproduce(STUDIES[experiment.name], preset, directory, seed=seed, console=out)
+    with _stoppable("the same command goes on from there"):
+        reproduction.reproduce(STUDIES[experiment.name], preset, directory, seed=seed, console=out)
 
 
 @app.command()
@@ -288,9 +298,6 @@ def main() -> None:
     _use_all_cores()
     try:
         app()
-    except Interrupted as error:
-        err.print(f"{error}; {GOES_ON.get(sys.argv[1], 'nothing was kept')}")
-        sys.exit(130)
     except (ValueError, CheckpointError, FloatingPointError) as error:
         err.print(f"popgibbs: {error}", style="red", highlight=False, soft_wrap=True)
         sys.exit(1)
