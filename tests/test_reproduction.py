@@ -1,52 +1,109 @@
 """The paper by one call: what was measured is kept, tables hold the paper's numbers, bad directories change nothing."""
 
 import json
-from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.stats import norm
 
+import popgibbs as pg
+from models import located_sampler
 from popgibbs import reproduction
+from popgibbs.comparison import matched
 from popgibbs.experiments.bmnist import study as bmnist
 from popgibbs.experiments.dmm import study as dmm
+from popgibbs.experiments.experiment import Drawing, Experiment, Training, Variant
 from popgibbs.experiments.gmm import study as gmm
-from popgibbs.experiments.study import Preset, Setting
+from popgibbs.experiments.study import Learning, Preset, Setting, Study
+from popgibbs.experiments.tables import held_out
 from popgibbs.reproduction import methods
 from popgibbs.reproduction.pages import LABELS, page
 from popgibbs.reproduction.store import Store
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-SIZE = {"points": 12}
-TINY = Preset(
-    settings=(Setting(SIZE, 5, chunk=3),),
-    num_particles=3,
-    num_sweeps=2,
-    tuning_instances=2,
-    num_runs=2,
-    budget=12,
-    budget_ks=(2, 3),
-    budget_instances=2,
-    learning_steps=3,
-    pictures=(SIZE,),
-    scaled_down="everything",
-)
-SMALL = replace(
-    gmm.STUDY,
-    presets={"tiny": TINY},
-    leapfrog=(1,),
-    shown_ks=(2,),
-    learning=gmm.STUDY.learning._replace(ks=(2,), budget=6),
-    one_instance=lambda methods: {"APG": methods["APG"]},
-)
 
 
-@pytest.mark.parametrize("study", [gmm.STUDY, dmm.STUDY, bmnist.STUDY], ids=lambda study: study.experiment.name)
-def test_there_is_a_method_for_every_number_of_the_paper(study):
-    samplers = {name: study.experiment.build(name, jax.random.key(0), study.experiment.size) for name in study.variants}
-    moved = dict.fromkeys(study.leapfrog, samplers["rws"])
-    methods = study.methods(samplers, moved, num_sweeps=19, num_particles=10)
+def simulate(key, points):
+    key_mu, key_x = jax.random.split(key)
+    mu = jax.random.normal(key_mu)
+    return {"x": mu + jax.random.normal(key_x, (points,))}, {"mu": mu}
+
+
+def methods_of_toy(samplers, moved, *, num_sweeps, num_particles):
+    found = matched(samplers["default"], samplers["rws"], moved, None, num_sweeps=num_sweeps, num_particles=num_particles)
+    return {label: found[label] for label in ("APG", "RWS", "HMC-RWS, LF=1")}
+
+
+def draw(model, instance, sample):
+    points = np.stack([instance["x"], np.zeros_like(instance["x"])], axis=-1)
+    return Drawing(points, np.zeros(len(points), int), np.zeros((1, 2)), np.zeros((1, 2, 2)))
+
+
+SIZE = {"points": 3}
+TRAINING = Training(num_steps=2, learning_rate=0.1, num_sweeps=1, num_particles=3, batch_size=2, size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The paper's comparisons on the smallest model there is, whose samplers do not come with the package."""
+    experiment = Experiment(
+        name="toy",
+        about="a number behind all points",
+        build=lambda variant, key, size: located_sampler(example={"x": np.zeros(3)}),
+        variants={"default": Variant(training=TRAINING), "rws": Variant(training=TRAINING, one_shot=True)},
+        simulate=simulate,
+        check=lambda instance, where: None,
+        measures={},
+        draw=draw,
+        size=SIZE,
+        num_populations=1,
+        shipped=tmp_path_factory.mktemp("shipped"),
+        generating=lambda model: model,
+    )
+    tiny = Preset(
+        settings=(Setting(SIZE, 5, chunk=3),),
+        num_particles=3,
+        num_sweeps=2,
+        tuning_instances=2,
+        num_runs=2,
+        budget=12,
+        budget_ks=(2, 3),
+        budget_instances=2,
+        learning_steps=3,
+        pictures=(SIZE,),
+        scaled_down="everything",
+    )
+    return Study(
+        experiment=experiment,
+        variants=("default", "rws"),
+        methods=methods_of_toy,
+        one_instance=lambda methods: {"APG": methods["APG"]},
+        leapfrog=(1,),
+        shown_ks=(2,),
+        strategies=lambda samplers: {"one": samplers["default"], "other": samplers["rws"]},
+        learning=Learning("default", lambda apg, key: {"mean": 1.0, "se": 0.1}, "a measure", ks=(2,), budget=6),
+        presets={"tiny": tiny},
+        paper={"log_joint": {"3 points": {"APG": -446.9, "RWS": 1e9, "APG, K=2": -481.6}}},
+        limits={},
+        reasons={"RWS": "it is made up"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("study", "blocks"),
+    [
+        pytest.param(gmm.STUDY, [("tau", "mu"), ("c",)], id="gmm"),
+        pytest.param(dmm.STUDY, [("mu",), ("c", "h")], id="dmm"),
+        pytest.param(bmnist.STUDY, [("where",), ("what",)], id="bmnist"),
+    ],
+)
+def test_there_is_a_method_for_every_number_of_the_paper(study, blocks):
+    apg = pg.APG(lambda x: None, data={"x": "points"}, blocks=[pg.Block(*sites, proposal=pg.Prior()) for sites in blocks])
+    methods = study.methods(
+        dict.fromkeys(study.variants, apg), dict.fromkeys(study.leapfrog, apg), num_sweeps=19, num_particles=10
+    )
     shown = {"APG", *methods, *(f"APG, K={k}" for k in study.shown_ks)}
     for number, by_setting in study.paper.items():
         assert number in LABELS
@@ -56,10 +113,10 @@ def test_there_is_a_method_for_every_number_of_the_paper(study):
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(study, tmp_path_factory):
     """A directory with a whole, tiny reproduction."""
-    directory = tmp_path_factory.mktemp("reproduced") / "gmm"
-    reproduction.reproduce(SMALL, "tiny", directory, seed=1, console=Console(quiet=True))
+    directory = tmp_path_factory.mktemp("reproduced") / "toy"
+    reproduction.reproduce(study, "tiny", directory, seed=1, console=Console(quiet=True))
     return directory
 
 
@@ -68,64 +125,68 @@ def results(measured):
     return json.loads((measured / "results.json").read_text())
 
 
+def last_log_joints(directory, method):
+    chunks = [json.loads((directory / f"measured/3-points/{method}/{part}.json").read_text()) for part in (0, 1)]
+    return np.concatenate([chunk["log_joint"] for chunk in chunks])[:, -1]
+
+
 def test_all_methods_are_measured_on_all_instances_of_all_chunks(measured, results):
     (setting,) = results["settings"]
-    assert setting["instances"] == 5
-    assert next(iter(setting["methods"])) == "APG"
-    assert {"RWS", "BPG", "HMC-RWS, LF=1", "Gibbs", "Gibbs, resampled start"} <= set(setting["methods"])
-    by_chunk = [json.loads((measured / f"measured/12-points/apg/{part}.json").read_text()) for part in (0, 1)]
-    last = np.concatenate([chunk["log_joint"] for chunk in by_chunk])[:, -1]
-    assert len(last) == 5
-    assert setting["methods"]["APG"]["log_joint"]["mean"] == pytest.approx(last.mean())
-    rws = np.concatenate(
-        [json.loads((measured / f"measured/12-points/rws/{p}.json").read_text())["log_joint"] for p in (0, 1)]
-    )
-    paired = last - rws[:, -1]
-    assert setting["methods"]["RWS"]["behind"]["mean"] == pytest.approx(paired.mean())
-    assert setting["methods"]["RWS"]["behind"]["se"] == pytest.approx(paired.std(ddof=1) / np.sqrt(5))
+    assert list(setting["methods"]) == ["APG", "RWS", "HMC-RWS, LF=1"]
+    apg, rws = last_log_joints(measured, "apg"), last_log_joints(measured, "rws")
+    assert len(apg) == setting["instances"] == 5
+    assert setting["methods"]["APG"]["log_joint"]["mean"] == pytest.approx(apg.mean())
+    behind = setting["methods"]["RWS"]["behind"]
+    assert behind["mean"] == pytest.approx((apg - rws).mean())
+    assert behind["se"] == pytest.approx((apg - rws).std(ddof=1) / np.sqrt(5))
+
+
+def test_the_limit_is_the_log_joint_at_the_generating_latents(study, results):
+    parts = [held_out(study.experiment, 1, count, SIZE, part) for part, count in ((0, 3), (1, 2))]
+    x, mu = (np.concatenate([part[of][name] for part in parts]) for of, name in ((0, "x"), (1, "mu")))
+    at_truth = norm.logpdf(mu) + norm.logpdf(x, mu[:, None]).sum(axis=1)
+    assert results["settings"][0]["limit"]["mean"] == pytest.approx(at_truth.mean(), rel=1e-5)
 
 
 def test_budgets_are_matched(results):
     spent = {label: (row["K"], row["L"], row["evaluations"]) for label, row in results["settings"][0]["methods"].items()}
-    assert spent["APG"] == spent["Gibbs"] == spent["BPG"] == (3, 3, 9)
+    assert spent["APG"] == spent["HMC-RWS, LF=1"] == (3, 3, 9)
     assert spent["RWS"] == (1, 9, 9)
-    assert set(results["fixed_budget"]["strategies"]) == {"decomposed", "joint"}
-    assert set(results["learning"]["by_k"]["2"]) == {"1", "2", "3"}
+    assert results["fixed_budget"]["strategies"].keys() == {"one", "other"}
+    assert results["learning"]["by_k"]["2"].keys() == {"1", "2", "3"}
 
 
 def test_numbers_come_with_what_is_behind_them(results):
     assert results["seed"] == 1
     assert results["machine"]["cores"] >= 1
     assert "jax" in results["machine"]["versions"]
-    assert results["samplers"]["paper"]["step"] == 20_000
+    assert results["samplers"]["rws"]["step"] == 2
     assert results["scaled_down"] == "everything"
 
 
 def test_figures_are_written(measured, results):
-    assert results["figures"] == ["convergence.png", "fixed_budget.png", "learning.png", "samples-12-points.png"]
+    assert results["figures"] == ["convergence.png", "fixed_budget.png", "learning.png", "samples-3-points.png"]
     assert all((measured / name).stat().st_size > 1000 for name in results["figures"])
 
 
-def test_what_was_measured_is_not_measured_again(measured, results, monkeypatch):
+def test_what_was_measured_is_not_measured_again(study, measured, results, monkeypatch):
     def fail(*_, **__):
         raise AssertionError("measured twice")
 
     monkeypatch.setattr(methods, "run", fail)
     monkeypatch.setattr(methods, "tuned", fail)
-    reproduction.reproduce(SMALL, "tiny", measured, seed=1, console=Console(quiet=True))
+    reproduction.reproduce(study, "tiny", measured, seed=1, console=Console(quiet=True))
     assert json.loads((measured / "results.json").read_text()) == results
 
 
 def test_the_page_has_the_papers_numbers_the_limit_and_both_orders(results):
-    label = results["settings"][0]["label"]
-    told = {**results, "paper": {"log_joint": {label: {"APG": -446.9, "RWS": -1e9, "Gibbs": 1e9, "APG, K=2": -481.6}}}}
-    text = page(told)
+    text = page(results)
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
     assert "-446.9" in rows["APG"]
     assert "-481.6" in rows["APG, K=2"]
     assert f"{results['settings'][0]['limit']['mean']:.1f}" in rows["limit"]
-    assert "The paper's order: Gibbs > APG > RWS." in text
-    assert "Gibbs differs: " in text
+    assert "The paper's order: RWS > APG." in text
+    assert ("RWS differs: it is made up." in text) == ("best first: APG > RWS" in text)
 
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path):
@@ -150,7 +211,7 @@ def test_a_damaged_measurement_is_named(tmp_path):
         store.get("K·L/one, two", lambda: [2.5])
 
 
-def test_presets_are_named_when_there_is_no_such(tmp_path):
+def test_presets_are_named_when_there_is_no_such(study, tmp_path):
     with pytest.raises(ValueError, match="no preset 'slow'; there are tiny"):
-        reproduction.reproduce(SMALL, "slow", tmp_path / "a", seed=1, console=Console(quiet=True))
+        reproduction.reproduce(study, "slow", tmp_path / "a", seed=1, console=Console(quiet=True))
     assert not (tmp_path / "a").exists()

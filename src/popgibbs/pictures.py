@@ -52,7 +52,7 @@ def draw_samples(
 
 
 def _first(samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {site: values[0, 0] for site, values in samples.items()}
+    return {site: np.asarray(values[0, 0]) for site, values in samples.items()}
 
 
 def save_samples(drawings: Drawings, path: Path) -> None:
