@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 
 
-def test_the_readmes_example_runs():
+def test_the_readmes_example_runs(quick_compilation):
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     names = {}
     exec(re.sub(r"num_steps=[\d_]+", "num_steps=2", example), names)

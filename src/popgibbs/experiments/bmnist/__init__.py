@@ -87,7 +87,7 @@ def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> Film
 
 
 TRAINING = Training(
-    num_steps=3000,
+    num_steps=2000,
     learning_rate=1.5e-3,
     num_sweeps=2,
     num_particles=6,
