@@ -19,5 +19,5 @@ def test_the_readmes_example_runs(quick_compilation):
 def test_the_readmes_tables_are_those_of_the_results():
     filled = runpy.run_path(str(ROOT / "docs" / "tables.py"))["filled"]
     text = README.read_text()
-    assert text.count("<!-- results: ") == 3
+    assert "<!-- results: gmm -->" in text
     assert filled(text) == text
