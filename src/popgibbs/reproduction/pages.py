@@ -141,5 +141,4 @@ def _about(results: Mapping[str, Any]) -> str:
 
 
 def _sampler(variant: str, about: Mapping[str, Any]) -> str:
-    spent = f"K={about['num_sweeps'] + 1}, L={about['num_particles']}"
-    return f"`{variant}` trained for {about['step']:,} steps on {label_of(about['size'])}, {spent}"
+    return f"`{variant}` trained for {about['step']:,} steps on instances of {label_of(about['size'])}"
