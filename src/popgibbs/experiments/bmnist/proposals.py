@@ -208,7 +208,8 @@ class What(eqx.Module):
             of_frames = jax.vmap(lambda state, frame: model.emission(state, images).log_prob(frame))
             return jnp.sum(jnp.where(real, of_frames(where, data["frames"]), 0.0))
 
-        codes, seen, where, factors = *stop_gradient((guesses, seen, where)), None
+        codes, seen, where = stop_gradient((guesses, seen, where))
+        factors = jnp.zeros((model.num_digits, CODE, CODE))
         for number in range(NUM_STEPS):
             logits, slopes = stop_gradient(jax.vmap(_linearised, (0, None))(codes, model.decoder))
             images = jax.nn.sigmoid(logits).reshape(seen.shape)
