@@ -28,6 +28,12 @@ class Method:
     num_populations: int = 1
     evaluations: int = 1  # of the log joint, in a sweep of a particle
 
+    @property
+    def spent(self) -> dict[str, int]:
+        """The paper's K, all particles, and the evaluations of the log joint in all."""
+        k, particles = self.num_sweeps + 1, self.num_particles * self.num_populations
+        return {"K": k, "L": particles, "evaluations": k * particles * self.evaluations}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -48,12 +54,7 @@ class Comparison:
             rows.append(
                 {
                     "method": label,
-                    "K": method.num_sweeps + 1,
-                    "L": method.num_particles * method.num_populations,
-                    "evaluations": (method.num_sweeps + 1)
-                    * method.num_particles
-                    * method.num_populations
-                    * method.evaluations,
+                    **method.spent,
                     "log_joint": mean,
                     "log_joint_se": error,
                     "ahead": ahead,

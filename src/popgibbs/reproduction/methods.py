@@ -47,7 +47,7 @@ def measure(work: Work, methods: Mapping[str, Method], setting: Setting) -> dict
         measured = _in_chunks(work, label, method, setting)
         last = measured["log_joint"][:, -1]
         first = last if first is None else first
-        rows[label] = {**_spent(method), **_summary(measured), "behind": mean_of(first - last)}
+        rows[label] = {**method.spent, **_summary(measured), "behind": mean_of(first - last)}
     return {
         "label": setting.label,
         "size": dict(setting.size),
@@ -55,15 +55,6 @@ def measure(work: Work, methods: Mapping[str, Method], setting: Setting) -> dict
         "seed": work.seed,
         "methods": rows,
         "limit": _limit(work, next(iter(methods.values())).sampler, setting),
-    }
-
-
-def _spent(method: Method) -> dict[str, int]:
-    particles = method.num_particles * method.num_populations
-    return {
-        "K": method.num_sweeps + 1,
-        "L": particles,
-        "evaluations": (method.num_sweeps + 1) * particles * method.evaluations,
     }
 
 

@@ -1,7 +1,7 @@
 """What all parts of a reproduction share: the study, what is spent, trained samplers, what was measured before."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from popgibbs.api import APG
 from popgibbs.checkpoint import holds_run
 from popgibbs.experiments import runs
 from popgibbs.experiments.experiment import Experiment, Size, Training
-from popgibbs.experiments.study import Preset, Study
+from popgibbs.experiments.study import Preset, Study, label_of
 from popgibbs.reproduction.store import Store
 
 
@@ -26,6 +26,7 @@ class Work:
     store: Store
     seed: int
     console: Console
+    _loaded: dict[str, dict[str, APG]] = field(default_factory=dict)  # by size: building samplers takes long
 
     @property
     def experiment(self) -> Experiment:
@@ -60,7 +61,12 @@ class Work:
 
     def samplers(self, size: Size) -> dict[str, APG]:
         """Trained samplers by variant, for instances of a size."""
-        return {variant: runs.load(self.experiment, run, **size)[0] for variant, run in self.runs.items()}
+        label = label_of(size)
+        if label not in self._loaded:
+            self._loaded[label] = {
+                variant: runs.load(self.experiment, run, **size)[0] for variant, run in self.runs.items()
+            }
+        return self._loaded[label]
 
     def trained_with(self) -> dict[str, Any]:
         """How each sampler was trained."""

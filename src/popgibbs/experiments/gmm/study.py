@@ -46,6 +46,16 @@ def strategies(samplers: Samplers) -> dict[str, APG]:
     return {"decomposed": apg, "joint": apg.with_blocks([Block("tau", "mu", "c", proposal=Joint(*parts))])}
 
 
+FULL = Preset(
+    settings=(Setting(SIZE, 20_000),),
+    num_particles=10,
+    num_runs=100,
+    budget_ks=(1, 2, 5, 10, 20, 50, 100),
+    budget_instances=1000,
+    learning_steps=20_000,
+    pictures=(SIZE,),
+    scaled_down="",
+)
 HMC_REASON = "step sizes are tuned to an acceptance of 0.8, and assignments summed out exactly"
 
 STUDY = Study(
@@ -56,27 +66,16 @@ STUDY = Study(
     strategies=strategies,
     learning=Learning("paper", kl_global, "KL(exact ‖ learned) of the global update", ks=(2, 5, 10, 20), budget=100),
     presets={
-        "quick": Preset(
+        "quick": replace(
+            FULL,
             settings=(Setting(SIZE, 500),),
-            num_particles=10,
             num_runs=20,
-            budget_ks=(1, 2, 5, 10, 20, 50, 100),
             budget_instances=50,
             learning_steps=1000,
-            pictures=(SIZE,),
             scaled_down="500 instances instead of 20,000; 20 runs on the one instance; the fixed budget on 50 instances; "
             "KL over 1,000 training steps instead of 20,000",
         ),
-        "paper": Preset(
-            settings=(Setting(SIZE, 20_000),),
-            num_particles=10,
-            num_runs=100,
-            budget_ks=(1, 2, 5, 10, 20, 50, 100),
-            budget_instances=1000,
-            learning_steps=20_000,
-            pictures=(SIZE,),
-            scaled_down="",
-        ),
+        "paper": FULL,
     },
     paper={
         "log_joint": {
