@@ -28,6 +28,12 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(np.mean(values)), float(error)
 
 
+def mean_of(values: np.ndarray) -> dict[str, float]:
+    """The same as results have it."""
+    mean, error = mean_and_error(values)
+    return {"mean": mean, "se": error}
+
+
 def truth_rank_p_value(log_joint_draws: np.ndarray, log_joint_truth: np.ndarray) -> float:
     """The p-value of uniformity of the truth's rank among independent posterior draws.
 

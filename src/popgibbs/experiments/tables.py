@@ -8,7 +8,7 @@ import numpy as np
 from jax.random import fold_in
 
 from popgibbs.api import APG
-from popgibbs.diagnostics import mean_and_error, truth_rank_p_value
+from popgibbs.diagnostics import mean_of, truth_rank_p_value
 from popgibbs.experiments.experiment import Evaluated, Experiment, Size
 from popgibbs.instances import complete
 from popgibbs.posterior import Posterior
@@ -111,7 +111,6 @@ def evaluate(
     )
     log_joint = posterior.log_joint.mean(axis=1)
     resampled = posterior.resampled(key_draw)
-    evidence, evidence_error = mean_and_error(posterior.log_evidence)
     result = {
         "experiment": experiment.name,
         "budget": {
@@ -124,7 +123,7 @@ def evaluate(
         },
         "log_joint": _by_sweep(log_joint),
         **_against_truth(experiment, apg, instances, truth, log_joint, resampled),
-        "log_evidence": {"mean": evidence, "se": evidence_error},
+        "log_evidence": mean_of(posterior.log_evidence),
         "ess": _by_block(posterior, posterior.ess),
         "acceptance": _by_block(posterior, posterior.acceptance),
         "degenerate": int(posterior.degenerate.sum()),
@@ -143,19 +142,17 @@ def _against_truth(
     if experiment.generating is None:
         return {"gap": None, "truth_rank": None, "limit": None}
     at_truth = log_joint_at(experiment, apg, instances, truth)
-    limit, limit_error = mean_and_error(at_truth)
     # Ranks are uniform only where the model is the one that generated the instances.
     ranked = resampled.num_populations > 1 and experiment.is_generated
     return {
         "gap": _by_sweep(log_joint - at_truth[:, None]),
         "truth_rank": truth_rank_p_value(resampled.log_joints[:, :, 0], at_truth) if ranked else None,
-        "limit": {"mean": limit, "se": limit_error},
+        "limit": mean_of(at_truth),
     }
 
 
 def _by_sweep(values: np.ndarray) -> dict[str, Any]:
-    mean, error = mean_and_error(values[:, -1])
-    return {"mean": mean, "se": error, "by_sweep": [float(value) for value in values.mean(axis=0)]}
+    return {**mean_of(values[:, -1]), "by_sweep": [float(value) for value in values.mean(axis=0)]}
 
 
 def _by_block(posterior: Posterior, values: np.ndarray) -> dict[str, float]:

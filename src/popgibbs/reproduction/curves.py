@@ -9,9 +9,10 @@ import numpy as np
 
 from popgibbs.api import APG
 from popgibbs.comparison import Method
+from popgibbs.diagnostics import mean_of
 from popgibbs.experiments.study import Learning
 from popgibbs.experiments.tables import held_out
-from popgibbs.reproduction.methods import mean_of, run_method
+from popgibbs.reproduction.methods import run_method
 from popgibbs.reproduction.work import Work
 
 POINTS = 20  # of a curve over training

@@ -10,7 +10,7 @@ from jax.random import fold_in
 from popgibbs.api import APG
 from popgibbs.baselines import hmc_after, tuned
 from popgibbs.comparison import Method
-from popgibbs.diagnostics import mean_and_error
+from popgibbs.diagnostics import mean_of
 from popgibbs.experiments.experiment import Experiment, Size
 from popgibbs.experiments.study import Samplers, Setting, label_of
 from popgibbs.experiments.tables import held_out, log_joint_at, run
@@ -110,11 +110,6 @@ def _summary(measured: Mapping[str, np.ndarray]) -> dict[str, Any]:
             for name, values in by_sweep.items()
         },
     }
-
-
-def mean_of(values: np.ndarray) -> dict[str, float]:
-    mean, error = mean_and_error(values)
-    return {"mean": mean, "se": error}
 
 
 def _limit(work: Work, apg: APG, setting: Setting) -> dict[str, float] | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from popgibbs.api import APG
 from popgibbs.blocks import Block
-from popgibbs.diagnostics import mean_and_error
+from popgibbs.diagnostics import mean_of
 from popgibbs.experiments.experiment import Drawing, Experiment, Measure, Size, Training, Variant, check_plane
 from popgibbs.experiments.gmm.data import simulate
 from popgibbs.experiments.gmm.model import mixture
@@ -46,8 +46,7 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
 
 def kl_global(apg: APG, key: PRNGKey, num_instances: int = 1000, num_points: int = 60) -> dict[str, float]:
     """KL from the exact to the learned global update at the true assignments, summed over clusters and axes."""
-    mean, error = mean_and_error(np.asarray(_kls(apg.built.blocks[0].proposal, key, num_instances, num_points)))
-    return {"mean": mean, "se": error}
+    return mean_of(np.asarray(_kls(apg.built.blocks[0].proposal, key, num_instances, num_points)))
 
 
 @eqx.filter_jit
