@@ -26,6 +26,7 @@ from oracles import (
 from popgibbs.instances import Data, complete
 from popgibbs.objective import accumulate
 from popgibbs.sampler import initialise, run, update
+from popgibbs.sequences import draw_first, score_first
 from popgibbs.weights import normalise
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -78,7 +79,7 @@ def state_given_neighbours(data, previous, following, g) -> tuple[Any, Any]:
 
 
 class Positions(eqx.Module):
-    """Off the exact conditional of a state by a learned shift and stretch; the first draw looks backwards only."""
+    """Off the exact conditional of a state by a learned shift and stretch; the first draw looks two steps back only."""
 
     shift: Any = eqx.field(default_factory=lambda: jnp.float32(0.3))
     stretch: Any = eqx.field(default_factory=lambda: jnp.float32(1.1))
@@ -90,7 +91,8 @@ class Positions(eqx.Module):
     def initial(self, data, t, previous, globals, model):
         nothing = previous._replace(exists=jnp.zeros((), bool))
         loc, scale = state_given_neighbours(data, previous, nothing, globals)
-        numpyro.sample("z", dist.Normal(loc - 0.2 * scale, 1.1 * scale))
+        motion = jnp.where(previous.before.exists, previous.value - previous.before.value, -1.0)
+        numpyro.sample("z", dist.Normal(loc + 0.2 * motion * scale, 1.1 * scale))
 
 
 def walk_sampler(move: Any = None, positions: Any = None, **options: Any) -> pg.APG:
@@ -179,6 +181,14 @@ def test_ordinary_blocks_work_on_a_sequence_as_a_whole(every_block):
         apg, {"x": X[:2]}, lambda p: p.total_log_evidence, num_runs=NUM_RUNS, num_sweeps=2, num_particles=6
     )
     assert_unbiased(estimates, walk_posterior(X[:2]).log_evidence)
+
+
+def test_the_first_draw_is_scored_as_it_was_drawn():
+    apg = walk_sampler(example={"x": X})
+    data, drawn = complete({"x": jnp.asarray(X)}, apg.axes), {"g": jnp.float32(0.5)}
+    sequence, kernel, key = apg.built.sequence(1, data), apg.built.blocks[1].kernel, jax.random.key(3)
+    states, log_q = draw_first(key, sequence, kernel, drawn)
+    np.testing.assert_allclose(score_first(key, sequence, kernel, drawn, states), log_q, rtol=1e-5)
 
 
 def test_padded_steps_change_nothing():

@@ -77,7 +77,8 @@ def at_step(sequence: Sequence, t: int, latents: Values, initial: bool, has_glob
     shared = sequence.shared(latents) if has_globals else None
     prepared = jax.tree.map(lambda leaf: leaf[t], sequence.prepared(shared))
     data, exists = sequence.step_data(sequence.observed[t], prepared), jnp.ones((), bool)
-    before, after = Neighbour(states[t - 1], exists), Neighbour(states[t + 1], exists & (not initial))
+    earlier = Neighbour(states[t - 2], exists & (t > 1)) if initial else None
+    before, after = Neighbour(states[t - 1], exists, earlier), Neighbour(states[t + 1], exists & (not initial))
     return StepConditional(sequence.model, data, jnp.asarray(t), before, after, shared, initial, has_globals)
 
 
@@ -88,13 +89,15 @@ def draw_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values |
     """The states of one particle, drawn one after another, and their log q. `drawn` holds the globals, if they exist."""
     at, inputs = _first_inputs(sequence, drawn)
 
-    def step(previous: Array, inputs: tuple[Any, ...]) -> tuple[Array, tuple[Array, Array]]:
-        conditional = at(previous, *inputs)
+    def step(last: tuple[Array, Array], inputs: tuple[Any, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        conditional = at(*last, *inputs)
         values, log_q = kernel.draw(fold_in(key, conditional.t), conditional)
+        previous = last[0]
         state = values[sequence.model.state].astype(previous.dtype)
-        return state, (state, jnp.sum(log_q))
+        return (state, previous), (state, jnp.sum(log_q))
 
-    _, (states, log_q) = jax.lax.scan(step, _blank_state(sequence), inputs)
+    blank = _blank_state(sequence)
+    _, (states, log_q) = jax.lax.scan(step, (blank, blank), inputs)
     return states, jnp.sum(jnp.where(sequence.real, log_q, 0.0))
 
 
@@ -102,13 +105,15 @@ def score_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values 
     """log q of the first draw, all steps at once."""
     at, inputs = _first_inputs(sequence, drawn)
 
-    def one(previous: Array, state: Array, *inputs: Any) -> Array:
-        conditional = at(previous, *inputs)
+    def one(previous: Array, earlier: Array, state: Array, *inputs: Any) -> Array:
+        conditional = at(previous, earlier, *inputs)
         return jnp.sum(kernel.score(fold_in(key, conditional.t), conditional, {sequence.model.state: state}))
 
     # What the draw saw before its first step.
-    previous = shifted(states, 1).at[0].set(_blank_state(sequence))
-    log_q = jax.vmap(one)(previous, states, *inputs)
+    blank = _blank_state(sequence)
+    previous = shifted(states, 1).at[0].set(blank)
+    earlier = shifted(previous, 1).at[0].set(blank)
+    log_q = jax.vmap(one)(previous, earlier, states, *inputs)
     return jnp.sum(jnp.where(sequence.real, log_q, 0.0))
 
 
@@ -117,8 +122,9 @@ def _first_inputs(sequence: Sequence, drawn: Values | None) -> tuple[Callable[..
     has_globals = drawn is not None
     shared = sequence.shared(drawn) if has_globals else None
 
-    def at(previous: Array, t: Array, observed: Array, prepared: Any) -> StepConditional:
-        before, after = Neighbour(previous, t > 0), Neighbour(previous, jnp.zeros((), bool))
+    def at(previous: Array, earlier: Array, t: Array, observed: Array, prepared: Any) -> StepConditional:
+        before = Neighbour(previous, t > 0, before=Neighbour(earlier, t > 1))
+        after = Neighbour(previous, jnp.zeros((), bool))
         data = sequence.step_data(observed, prepared)
         return StepConditional(sequence.model, data, t, before, after, shared, True, has_globals)
 

@@ -26,6 +26,7 @@ class Neighbour(NamedTuple):
 
     value: Any
     exists: Array
+    before: Any = None  # at the first draw, the neighbour of the step before, from which a motion can be told
 
 
 class StepConditional(eqx.Module):
@@ -58,7 +59,7 @@ class StepConditional(eqx.Module):
 
     @property
     def _prior(self) -> Step:
-        return Step(self.model, *self.previous, self.shared)
+        return Step(self.model, self.previous.value, self.previous.exists, self.shared)
 
     def bind(self, proposal: Any) -> Program:
         """A user's proposal without arguments. It sees the model and the globals as constants."""
