@@ -12,7 +12,7 @@ from numpyro.handlers import seed, trace
 from popgibbs.experiments import bmnist
 from popgibbs.experiments.bmnist import BMNIST, check, check_size, mean_digit
 from popgibbs.experiments.bmnist.data import Digits, digits
-from popgibbs.experiments.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved, to_position
+from popgibbs.experiments.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved, places, to_position
 from popgibbs.experiments.bmnist.model import CODE, BouncingDigits
 from popgibbs.experiments.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What
 from popgibbs.experiments.experiment import Film
@@ -44,7 +44,7 @@ def test_a_known_image_is_found_to_a_fraction_of_a_pixel_beside_one_that_is_take
 
     head = SoftArgmax(key=KEY)
     object.__setattr__(head, "_from_map", lambda view: (off, jnp.full(2, 0.05)))
-    proposal = head(View(jnp.zeros((35, 35)), [], images[1], look)).refined
+    proposal = head(View(jnp.zeros((35, 35)), [], False, images[1], look)).refined
     distance = np.abs(np.asarray(proposal.mean - where[1])) * RANGE / 2
     assert np.all(distance < 0.1)
     # Finer than the map, and finer across than down, as the spot is.
@@ -121,11 +121,26 @@ def test_padded_frames_say_nothing_about_codes(kind):
     assert np.abs(np.asarray(all_real[0] - one[0])).max() > 1e-3
 
 
+@pytest.mark.parametrize("nearer", [0, 1])
+def test_of_two_equal_peaks_one_is_proposed_and_not_their_mean(nearer):
+    """The one that is a little nearer to where the digit is in the frame before."""
+    axis = places(2)
+    peaks = axis[[[9, 17], [24, 22]]]  # horizontal, vertical
+    away = [(axis - down)[:, None] ** 2 + (axis - right) ** 2 for right, down in peaks]
+    scores = jnp.asarray(40 * np.exp(-50 * np.minimum(*away)))
+    middle = peaks.mean(axis=0)
+    before = middle + np.float32(0.1) * (peaks[nearer] - middle)
+    view = View(scores, [(before, jnp.ones((), bool))], False, None, lambda position: position)
+    proposal = SoftArgmax(key=KEY)(view)
+    assert np.all(np.abs(np.asarray(proposal.mean) - peaks[nearer]) < 0.1)
+    assert np.all(np.asarray(proposal.variance) < 0.1**2)
+
+
 def test_the_papers_head_reads_the_whole_map():
     head = PaperHead(key=KEY)
     peaks = np.zeros((2, 69, 69), np.float32)
     peaks[0, 10, 60] = peaks[1, 60, 10] = 20.0
-    proposals = [head(View(jnp.asarray(scores), [], None, lambda position: position)) for scores in peaks]
+    proposals = [head(View(jnp.asarray(scores), [], False, None, lambda position: position)) for scores in peaks]
     assert all(np.all(np.abs(proposal.mean) < 1) for proposal in proposals)
     assert not np.allclose(proposals[0].mean, proposals[1].mean)
 

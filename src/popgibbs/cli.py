@@ -238,12 +238,13 @@ def sample(
         experiment.check(instance, f"{data}: instance {i}")
     if not out_file.absolute().parent.is_dir():
         raise ValueError(f"there is no directory {out_file.absolute().parent}")
+    budget = variant.budget(num_sweeps, num_particles)
     posterior = sampler.sample(
         jax.random.key(seed),
         instances,
-        **variant.budget(num_sweeps, num_particles),
+        **budget,
         num_populations=num_populations,
-        batch_size=experiment.batch_size,
+        batch_size=experiment.at_once(budget["num_particles"] * num_populations),
         progress=True,
     )
     # Written beside and moved into place, so that a failure leaves an older file as it was.

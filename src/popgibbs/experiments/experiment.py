@@ -125,6 +125,7 @@ class Experiment:
     num_instances: int = 1000  # that are held out, by default
     num_populations: int  # of a held-out instance, by default
     batch_size: int = SAMPLE_BATCH  # instances that are sampled at once
+    most_particles: int | None = None  # of all these instances, where many would not fit into memory
     shipped: Path  # trained samplers in the package, a directory a variant
     # From the learned model to the one whose latents generated the instances, if they are latents of a model at all.
     generating: Callable[[Any], Any] | None = None
@@ -143,6 +144,11 @@ class Experiment:
         size = {**usual, **given}
         self.check_size(size)
         return size
+
+    def at_once(self, num_particles: int) -> int:
+        """How many instances of that many particles are sampled at once."""
+        fitting = self.batch_size if self.most_particles is None else self.most_particles // num_particles
+        return max(min(self.batch_size, fitting), 1)
 
     def fit(self, key: PRNGKey, variant: str, training: Training, **options: Any) -> Fit:
         """Train a fresh sampler; `options` are those of `APG.fit`."""

@@ -35,7 +35,6 @@ class Learning(NamedTuple):
     variant: str
     measure: Callable[[APG, PRNGKey], Mapping[str, float]]  # its mean and standard error
     label: str
-    ks: tuple[int, ...]
     budget: int
 
 
@@ -51,6 +50,7 @@ class Preset:
     budget: int = 1000  # K·L of the block strategies
     budget_ks: tuple[int, ...] = ()
     budget_instances: int = 0
+    learning_ks: tuple[int, ...] = ()
     learning_steps: int = 0
     pictures: tuple[Size, ...]
     scaled_down: str  # from the paper's sizes, as a sentence; empty if nothing is

@@ -66,7 +66,7 @@ def run(
         num_sweeps=0 if by_sweep else num_sweeps,
         num_particles=num_particles,
         num_populations=num_populations,
-        batch_size=experiment.batch_size,
+        batch_size=experiment.at_once(num_particles * num_populations),
         progress=True,
     )
     taken: dict[str, list[np.ndarray]] = {name: [] for name in by_sweep}

@@ -62,7 +62,7 @@ def learning(work: Work, learning: Learning) -> dict[str, Any]:
     usual = work.experiment.variants[learning.variant].training
     every = max(work.preset.learning_steps // POINTS, 1)
     curves = {}
-    for k in learning.ks:
+    for k in work.preset.learning_ks:
         particles = learning.budget // k
         work.console.print(f"Training with K={k}, L={particles} ...")
         spent: Any = {"num_sweeps": k - 1, "num_particles": particles, "num_steps": work.preset.learning_steps}

@@ -123,5 +123,6 @@ BMNIST = Experiment(
     num_instances=40,
     num_populations=1,
     batch_size=10,
+    most_particles=100,
     shipped=Path(str(files("popgibbs"))) / "trained" / "bmnist",
 )

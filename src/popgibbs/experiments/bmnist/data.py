@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from popgibbs.experiments.bmnist.images import DIGIT, compose, to_pixels, to_position
+from popgibbs.experiments.bmnist.images import DIGIT, bounce, compose, to_pixels, to_position
 from popgibbs.typing import PRNGKey, Values
 
 SPEED = 0.3  # of a digit, in positions a step: about ten pixels
@@ -92,9 +92,3 @@ def simulate(
     whole = to_position(jnp.round(to_pixels(where)))
     frames = jax.vmap(lambda positions: compose(chosen, positions))(whole)
     return {"frames": frames}, {"where": where, "images": chosen}
-
-
-def bounce(path: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A straight path folded back into [−1, 1] at every crossing of an edge."""
-    phase = jnp.mod(path + 1, 4)
-    return jnp.where(phase <= 2, phase - 1, 3 - phase)

@@ -25,6 +25,12 @@ def to_position(pixels: Float[Array, "..."]) -> Float[Array, "..."]:
     return pixels / RANGE * 2 - 1
 
 
+def bounce(path: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A straight path folded back into [−1, 1] at every crossing of an edge."""
+    phase = jnp.mod(path + 1, 4)
+    return jnp.where(phase <= 2, phase - 1, 3 - phase)
+
+
 def shift(offset: Float[Array, ""], rows: int, columns: int) -> Float[Array, "rows columns"]:
     """The matrix that moves a vector by an offset in pixels: entry (i, j) is the share of j that falls on i."""
     return jnp.maximum(1 - jnp.abs(_distances(rows, columns) - offset), 0.0)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 from popgibbs.experiments.bmnist.images import (
     DIGIT,
     RANGE,
+    bounce,
     correlate,
     crop,
     cross_correlate,
@@ -28,12 +29,14 @@ from popgibbs.instances import Data
 from popgibbs.precision import PrecisionNormal, cholesky, solve_lower, solve_upper
 from popgibbs.refined import Refined
 from popgibbs.statistics import mean_pool
+from popgibbs.steps import Neighbour
 from popgibbs.successive import Successive
 from popgibbs.typing import Values
 
 AXES = np.eye(CODE, dtype=np.float32)  # one array for all uses: compilers see that what is computed from it is the same
 NUM_REFINEMENTS = 2
 NUM_STEPS, NUM_ROUGH = 5, 3  # in the space of codes: in all, and those that fit cropped images
+PEAK = 0.1  # the width, in positions, of what belongs to a peak of a correlation map: about three pixels
 LONGEST = 3.0  # of a step in the space of codes, in which digits lie within about this distance of zero
 
 
@@ -41,20 +44,25 @@ class View(NamedTuple):
     """What there is to tell where one digit is."""
 
     scores: Float[Array, "offset offset"]  # the correlation map, without the digits placed before
-    neighbours: list[tuple[Any, Any]]  # the digit's places at the steps before and after, and whether they exist
+    expected: list[tuple[Any, Any]]  # places that it is not far from, and whether they exist
+    is_first: (
+        bool  # whether they are, at the first draw, where it comes to if it goes straight on, or else its neighbours
+    )
     image: Float[Array, "28 28"] | None  # of the digit, if it is known
     look: Callable[[Array], Array]  # what the frame shows at a place, without the digits placed before
 
 
 class SoftArgmax(eqx.Module):
-    """Mean and spread of the position under the map as log-density, with a learned correction and scale.
+    """Mean and spread of the position under the map as log-density, near its peak, with a learned correction and scale.
 
-    Steps before and after pull with a learned strength, so that a digit stays itself where maps are alike. Where the
-    digit's image is known, its place is then refined by Gauss-Newton steps on the difference of pixels.
+    Steps before and after pull with a learned strength, and so does the way ahead at the first draw, so that a digit
+    stays itself where maps are alike. Where its image is known, its place is then refined by Gauss-Newton steps on the
+    difference of pixels.
     """
 
     log_sharpness: Array
     log_pull: Array
+    log_inertia: Array
     log_trust: Array  # the precision of a pixel, as far as places are concerned
     network: eqx.nn.MLP
     # Every second pixel: maps are smooth, and a quarter of the numbers finds their mean nearly as well.
@@ -63,6 +71,7 @@ class SoftArgmax(eqx.Module):
     def __init__(self, *, key: Key[Array, ""]):
         self.log_sharpness = jnp.log(jnp.array(0.3))
         self.log_pull = jnp.log(jnp.array(3.0))
+        self.log_inertia = jnp.log(jnp.array(70.0))
         self.log_trust = jnp.log(jnp.array(5.0))
         network = eqx.nn.MLP(6, 4, 32, 1, activation=jnp.tanh, key=key)
         # A fresh head proposes the mean and spread as they are.
@@ -84,10 +93,17 @@ class SoftArgmax(eqx.Module):
 
     def _from_map(self, view: View) -> tuple[Array, Array]:
         axis = places(self.stride)
+
+        def from_place(place: Any) -> Array:
+            return (axis - place[1])[:, None] ** 2 + (axis - place[0]) ** 2
+
         logits = jnp.exp(self.log_sharpness) * view.scores
-        for value, exists in view.neighbours:
-            away = (axis - value[1])[:, None] ** 2 + (axis - value[0]) ** 2
-            logits -= jnp.where(exists, jnp.exp(self.log_pull), 0.0) * away
+        pull = jnp.exp(self.log_inertia if view.is_first else self.log_pull)
+        for place, exists in view.expected:
+            logits -= jnp.where(exists, pull, 0.0) * from_place(place)
+        # Between two digits there is none: the mean is that of one peak.
+        row, column = jnp.unravel_index(jnp.argmax(logits), logits.shape)
+        logits -= from_place(jnp.asarray(axis)[jnp.stack([column, row])]) / (2 * PEAK**2)
         shares = jnp.exp(logits - stop_gradient(jnp.max(logits)))
         by_row, by_column = jnp.sum(shares, axis=1), jnp.sum(shares, axis=0)
         marginals = jnp.stack([by_column, by_row]) / jnp.sum(by_row)  # horizontal, vertical
@@ -152,9 +168,13 @@ class Where(eqx.Module):
         self._propose(data, globals, model.num_digits, [previous, following])
 
     def initial(self, data: Any, t: Array, previous: Any, globals: Any, model: Any) -> None:
-        self._propose(data, globals, model.num_digits, [previous])
+        straight_on = bounce(2 * previous.value - previous.before.value)
+        ahead = jnp.where(previous.before.exists, straight_on, previous.value)
+        self._propose(data, globals, model.num_digits, [Neighbour(ahead, previous.exists)], is_first=True)
 
-    def _propose(self, data: Any, images: Any, num_digits: int, neighbours: list[Any]) -> None:
+    def _propose(
+        self, data: Any, images: Any, num_digits: int, expected: list[Neighbour], is_first: bool = False
+    ) -> None:
         def part(placed: Any) -> dist.Distribution:
             digit = len(placed)
             scores = data.prepared["maps"][digit]
@@ -168,8 +188,8 @@ class Where(eqx.Module):
                     seen -= moved(images[earlier], other - position)
                 return seen
 
-            own = [(neighbour.value[digit], neighbour.exists) for neighbour in neighbours]
-            return self.head(View(scores, own, None if images is None else images[digit], look))
+            own = [(place.value[digit], place.exists) for place in expected]
+            return self.head(View(scores, own, is_first, None if images is None else images[digit], look))
 
         numpyro.sample("where", Successive(part, num_digits))
 

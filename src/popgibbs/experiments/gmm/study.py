@@ -52,6 +52,7 @@ FULL = Preset(
     num_runs=100,
     budget_ks=(1, 2, 5, 10, 20, 50, 100),
     budget_instances=1000,
+    learning_ks=(2, 5, 10, 20),
     learning_steps=20_000,
     pictures=(SIZE,),
     scaled_down="",
@@ -64,16 +65,17 @@ STUDY = Study(
     methods=methods,
     one_instance=one_instance,
     strategies=strategies,
-    learning=Learning("paper", kl_global, "KL(exact ‖ learned) of the global update", ks=(2, 5, 10, 20), budget=100),
+    learning=Learning("paper", kl_global, "KL(exact ‖ learned) of the global update", budget=100),
     presets={
         "quick": replace(
             FULL,
             settings=(Setting(SIZE, 500),),
-            num_runs=20,
-            budget_instances=50,
+            budget_ks=(1, 2, 10, 50),
+            budget_instances=100,
+            learning_ks=(2, 20),
             learning_steps=1000,
-            scaled_down="500 instances instead of 20,000; 20 runs on the one instance; the fixed budget on 50 instances; "
-            "KL over 1,000 training steps instead of 20,000",
+            scaled_down="500 instances instead of 20,000; the fixed budget on 100 instances, for four K; "
+            "KL for two K, over 1,000 training steps instead of 20,000",
         ),
         "paper": FULL,
     },
