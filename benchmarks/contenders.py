@@ -28,7 +28,7 @@ def popgibbs_dmm_step() -> Made:
     """The paper's deep-mixture sampler."""
     from popgibbs.experiments.dmm import DMM
 
-    return _popgibbs(DMM, PLANE, size={"points": 200}, num_sweeps=7)
+    return _popgibbs(DMM, PLANE, size={"points": 200}, num_sweeps=7, at_once=5)
 
 
 def popgibbs_bmnist_step() -> Made:
@@ -45,7 +45,9 @@ def popgibbs_bmnist_step_of_twice_the_frames() -> Made:
     return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 20}, num_sweeps=VIDEO_SWEEPS)
 
 
-def _popgibbs(experiment: Any, batch_size: int, size: dict[str, int], num_sweeps: int) -> Made:
+def _popgibbs(
+    experiment: Any, batch_size: int, size: dict[str, int], num_sweeps: int, at_once: int | None = None
+) -> Made:
     """On one host device a core."""
     import os
 
@@ -59,7 +61,8 @@ def _popgibbs(experiment: Any, batch_size: int, size: dict[str, int], num_sweeps
 
     apg = experiment.build("paper", jax.random.key(0), size)
     optimiser = optax.adam(2.5e-4)
-    step = Step(apg.built, optimiser, Budget(num_particles=PARTICLES, num_sweeps=num_sweeps, batch_size=batch_size))
+    budget = Budget(num_particles=PARTICLES, num_sweeps=num_sweeps, batch_size=batch_size, at_once=at_once)
+    step = Step(apg.built, optimiser, budget)
     batch = jax.vmap(lambda instance: complete(instance, apg.axes))(_batch(experiment, batch_size, size))
     return lambda state: step(state, batch), start(apg.built, jax.random.key(2), optimiser)
 

@@ -38,8 +38,8 @@ def located() -> pg.APG:
 
 
 def fit(apg: pg.APG, num_steps: int = 10, **options: Any) -> pg.Fit:
-    options = {"instances": INSTANCES, "optimiser": optax.adam(1e-2), "progress": False} | options
-    return apg.fit(KEY, num_steps=num_steps, num_sweeps=1, num_particles=4, batch_size=2, **options)
+    options = {"instances": INSTANCES, "optimiser": optax.adam(1e-2), "batch_size": 2, "progress": False} | options
+    return apg.fit(KEY, num_steps=num_steps, num_sweeps=1, num_particles=4, **options)
 
 
 def arrays(apg: pg.APG) -> list[np.ndarray]:
@@ -218,7 +218,26 @@ def test_many_failed_steps_in_a_row_stop_the_run_and_name_the_block(
         fit(brittle, instances={"x": np.zeros((2, 3))}, report_every=2)
 
 
-# Devices ----------------------------------------------------------------------------------------------------------------
+# Parts of a batch and devices -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_a_step_is_the_same_however_many_instances_are_worked_on_at_once(located: pg.APG, at_once: int) -> None:
+    """Of six instances four would leave two over, so that they go by threes."""
+    batch = jax.vmap(lambda x: complete({"x": x}, located.axes))(INSTANCES["x"])
+    optimiser = optax.sgd(0.1)
+
+    def one_step(**parts: int) -> Any:
+        budget = Budget(num_particles=3, num_sweeps=1, batch_size=6, **parts)
+        state, metrics = Step(located.built, optimiser, budget)(start(located.built, KEY, optimiser), batch)
+        return state.arrays, metrics
+
+    whole, by_parts = one_step(), one_step(at_once=at_once)
+    begun = eqx.filter(located.built, eqx.is_inexact_array)
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (begun, whole[0])), strict=True))
+    for wanted, found in zip(*map(jax.tree.leaves, (whole, by_parts)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
 
 SCRIPT = """
 import sys
@@ -233,9 +252,9 @@ np.savez(sys.argv[2], *numbers())
 
 
 def numbers() -> list[np.ndarray]:
-    """What a short training leads to, and samples by it."""
-    fitted = fit(located_sampler(), num_steps=3).sampler
-    posterior = fitted.sample(KEY, INSTANCES, num_sweeps=1, num_particles=3)
+    """What a short training leads to, and samples by it, in batches that two devices cannot share evenly."""
+    fitted = fit(located_sampler(), num_steps=3, batch_size=3).sampler
+    posterior = fitted.sample(KEY, INSTANCES, num_sweeps=1, num_particles=3, batch_size=5)
     draws = np.stack([posterior[i]["mu"] for i in range(len(posterior))])
     return [*arrays(fitted), draws, posterior.log_evidence, posterior.weights]
 

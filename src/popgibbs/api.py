@@ -103,6 +103,7 @@ class APG:
         optimiser: optax.GradientTransformation | None = None,
         tempering: Tempering | None = None,
         model_learns: ModelLearns = "blocks",
+        at_once: int | None = None,
         checkpoints: str | Path | None = None,
         checkpoint_every: int = 1000,
         resume: bool = False,
@@ -117,6 +118,8 @@ class APG:
         `tempering` starts with a flattened likelihood, for models whose weights collapse from a cold start.
         `model_learns` says when the model does: at the initial step and after all `"blocks"`, as in the paper, or at the
         end of all `"sweeps"`, when everything has been updated.
+        `at_once` is how many instances of its share of the batch a device works on at a time: fewer need less memory, and
+        where instances are large they are faster, because what is computed of them stays in the processor's cache.
         `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
         they stop the run. `at_checkpoints` is called with the step and the sampler after every regular one.
         """
@@ -125,7 +128,11 @@ class APG:
         if at_checkpoints is not None and checkpoints is None:
             raise ValueError("at_checkpoints needs a directory for checkpoints")
         budget = Budget(
-            num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size, model_learns=model_learns
+            num_particles=num_particles,
+            num_sweeps=num_sweeps,
+            batch_size=batch_size,
+            model_learns=model_learns,
+            at_once=at_once,
         )
         source, example = self._source(key, instances)
         sampler = self.check(example)

@@ -26,6 +26,12 @@ def mesh_for(num_instances: int) -> Mesh:
     return Mesh(np.array(devices[:count]), (AXIS,))
 
 
+def filled_up(num_instances: int) -> int:
+    """So many instances that the devices have even shares, none larger than it has to be for the given ones."""
+    share = -(-num_instances // jax.local_device_count())
+    return -(-num_instances // share) * share
+
+
 def over_instances(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """Each device calls the function on its share of the instances."""
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

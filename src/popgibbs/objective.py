@@ -22,7 +22,7 @@ from popgibbs.instances import Data
 from popgibbs.sampler import Event, Info, Sampler, over_rows, run, score_initial
 from popgibbs.sequences import Walk, score_walk
 from popgibbs.typing import ModelLearns, Values
-from popgibbs.weights import effective_share, normalise
+from popgibbs.weights import effective_share, normalise, weighted_sum
 
 
 class Gradient(NamedTuple):
@@ -41,8 +41,14 @@ def accumulate(
     num_sweeps: int,
     num_particles: int,
     model_learns: ModelLearns = "blocks",
+    shares: Float[Array, " instance"] | None = None,
 ) -> tuple[Gradient, Info]:
-    """Run the sampler on a batch and accumulate the gradient as it goes; memory does not grow with the sweeps."""
+    """Run the sampler on a batch and accumulate the gradient as it goes; memory does not grow with the sweeps.
+
+    `shares` are those of the instances in the average, by default equal.
+    """
+    if shares is None:
+        shares = jnp.full(keys.shape, 1 / keys.shape[0])
     last_of_sweep = len(sampler.blocks) - 1 if num_sweeps else None
     arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
     by_block = jnp.zeros(len(sampler.blocks))
@@ -51,7 +57,7 @@ def accumulate(
     def observe(gradient: Gradient, sampler: Sampler, index: int | None, batch: Data, event: Event | Walk) -> Gradient:
         def surrogate(arrays: Any) -> tuple[Array, tuple[Array, Array]]:
             teaches_model = model_learns == "blocks" or index == last_of_sweep
-            return _surrogate(eqx.combine(arrays, static), index, batch, event, teaches_model)
+            return _surrogate(eqx.combine(arrays, static), index, batch, event, teaches_model, shares)
 
         step, (loss, share) = jax.grad(surrogate, has_aux=True)(eqx.filter(sampler, eqx.is_inexact_array))
         return Gradient(
@@ -74,14 +80,14 @@ def _its_part(share: Array, index: int | None, num_sweeps: int, num_blocks: int)
 
 
 def _surrogate(
-    sampler: Sampler, index: int | None, batch: Data, event: Event | Walk, teaches_model: bool
+    sampler: Sampler, index: int | None, batch: Data, event: Event | Walk, teaches_model: bool, shares: Array
 ) -> tuple[Array, tuple[Array, Array]]:
     """A function of the sampler's arrays whose gradient is that of the step: −Σ w̄ (log q + log p), instances averaged."""
     event = stop_gradient(event)  # samples and weights are constants: nothing flows between blocks
     score = _initial_terms if index is None else _walk_terms if isinstance(event, Walk) else _block_terms
-    log_q, log_p, share = over_rows(score, None, None, 0, 0)(sampler, index, batch, event)
-    loss = -jnp.mean(log_q)
-    return loss - jnp.mean(log_p) if teaches_model else loss, (loss, jnp.mean(share))
+    log_q, log_p, effective = over_rows(score, None, None, 0, 0)(sampler, index, batch, event)
+    loss = -weighted_sum(shares, log_q)
+    return loss - weighted_sum(shares, log_p) if teaches_model else loss, (loss, weighted_sum(shares, effective))
 
 
 def _initial_terms(sampler: Sampler, index: None, data: Data, event: Event) -> tuple[Array, Array, Array]:
@@ -89,7 +95,7 @@ def _initial_terms(sampler: Sampler, index: None, data: Data, event: Event) -> t
     weights = normalise(jnp.sum(event.log_v, axis=-1))
 
     def terms(key: Array, latents: Values, weight: Array) -> tuple[Array, Array]:
-        log_q = _weighted(weight, score_initial(key, sampler, data, latents))
+        log_q = weighted_sum(weight, score_initial(key, sampler, data, latents))
         return log_q, _weighted_log_p(sampler, data, latents, weight, {})
 
     log_q, log_p = jax.vmap(terms)(event.keys, event.latents, weights)
@@ -105,7 +111,7 @@ def _block_terms(sampler: Sampler, index: int, data: Data, event: Event) -> tupl
     def terms(key: Array, latents: Values, proposed: Values, weight: Array, by_element: Array) -> tuple[Array, Array]:
         latents = {**latents, **proposed}
         conditional = sampler.conditional(index, data, latents)
-        log_q = _weighted(by_element, kernel.score(key, conditional, proposed)) if learned else jnp.zeros(())
+        log_q = weighted_sum(by_element, kernel.score(key, conditional, proposed)) if learned else jnp.zeros(())
         sizes = conditional.target.plate_sizes
         own = {name: partition.spread(by_element, name, sizes, latents) for name in conditional.factors}
         return log_q, _weighted_log_p(sampler, data, latents, weight, own)
@@ -122,7 +128,7 @@ def _walk_terms(sampler: Sampler, index: int, data: Data, event: Walk) -> tuple[
     weights = jax.vmap(normalise)(event.seen.log_weights + event.seen.log_v)
     real = sequence.real[:, None]
     if jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array)):
-        log_q = _weighted(jnp.where(real, weights, 0.0), score_walk(sequence, kernel, event))
+        log_q = weighted_sum(jnp.where(real, weights, 0.0), score_walk(sequence, kernel, event))
     else:
         log_q = jnp.zeros(())
 
@@ -139,10 +145,5 @@ def _weighted_log_p(sampler: Sampler, data: Data, latents: Values, weight: Array
     if not jax.tree.leaves(eqx.filter(sampler.model, eqx.is_inexact_array)):
         return jnp.zeros(())
     log_probs = sampler.target(data).log_probs(latents)
-    weighted = [_weighted(own.get(name, weight), log_prob) for name, log_prob in log_probs.items()]
+    weighted = [weighted_sum(own.get(name, weight), log_prob) for name, log_prob in log_probs.items()]
     return sum(weighted, start=jnp.zeros(()))
-
-
-def _weighted(weight: Array, log_prob: Array) -> Float[Array, ""]:
-    """Σ w̄ log p, in which a weight of zero cancels even a density of zero."""
-    return jnp.sum(weight * jnp.where(weight > 0, log_prob, 0.0))

@@ -11,7 +11,7 @@ import numpy as np
 from jax.random import fold_in
 from jaxtyping import Array
 
-from popgibbs.distributed import BY_INSTANCE, BY_SWEEP_AND_INSTANCE, SHARED, mesh_for, over_instances
+from popgibbs.distributed import BY_INSTANCE, BY_SWEEP_AND_INSTANCE, SHARED, filled_up, mesh_for, over_instances
 from popgibbs.instances import Bucket, Data
 from popgibbs.population import Population
 from popgibbs.sampler import Info, Sampler, go_on, run
@@ -50,10 +50,10 @@ class Runner:
     def _in_batches(
         self, call: Any, key: PRNGKey, bucket: Bucket, population: Any, report: Callable[[int], None] | None = None
     ) -> tuple[Population, Info]:
-        size = min(self.batch_size, len(bucket))
+        size = filled_up(min(self.batch_size, len(bucket)))
         parts = []
         for begin in range(0, len(bucket), size):
-            # The last batch is filled up with its first instance, so that it has the shape of the others.
+            # Batches are filled up with their first instance, so that all have one shape.
             rows = np.arange(begin, begin + size)
             rows = np.where(rows < len(bucket), rows, begin)
             keys = jax.vmap(lambda index: fold_in(key, index))(jnp.asarray(bucket.indices[rows]))

@@ -20,12 +20,13 @@ from jax.random import fold_in
 from jaxtyping import Array
 
 from popgibbs.checkpoint import Checkpoints
-from popgibbs.distributed import BY_INSTANCE, SHARED, mesh_for, on_all, on_first, over_instances
+from popgibbs.distributed import BY_INSTANCE, SHARED, filled_up, mesh_for, on_all, on_first, over_instances
 from popgibbs.instances import Data, Source
 from popgibbs.objective import Gradient, accumulate
 from popgibbs.sampler import Sampler
 from popgibbs.tempering import Temper, Tempering
 from popgibbs.typing import ModelLearns, PRNGKey, Tracker
+from popgibbs.weights import weighted_sum
 
 MAX_SKIPPED_IN_A_ROW = 100
 
@@ -38,13 +39,14 @@ class Budget:
     num_sweeps: int = 4  # after the initial proposal; the paper's K is one more
     batch_size: int = 20
     model_learns: ModelLearns = "blocks"
+    at_once: int | None = None  # instances that a device works on at once; by default all of its share
 
     def __post_init__(self) -> None:
         if self.model_learns not in get_args(ModelLearns):
             raise ValueError(f"model_learns='{self.model_learns}' is neither 'blocks' nor 'sweeps'")
-        for name, least in [("num_particles", 1), ("num_sweeps", 0), ("batch_size", 1)]:
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+        for name, least in [("num_particles", 1), ("num_sweeps", 0), ("batch_size", 1), ("at_once", 1)]:
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name}={value} must be at least {least}")
 
 
 class State(NamedTuple):
@@ -111,13 +113,17 @@ class Step:
     ):
         arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
         _, unravel = ravel_pytree(arrays)
-        self.mesh = mesh_for(budget.batch_size)
+        num_rows = filled_up(budget.batch_size)
+        # Rows beyond the batch repeat its last instance, and count for nothing.
+        self.instances = np.minimum(np.arange(num_rows), budget.batch_size - 1)
+        self.mesh = mesh_for(num_rows)
 
-        def send(state: State) -> tuple[Array, Array, Array]:
-            keys = instance_keys(fold_in(state.key, 2 * state.step), jnp.arange(budget.batch_size))
-            return ravel_pytree(state.arrays)[0], keys, jnp.exp(state.temper.log_beta)
+        def send(state: State) -> tuple[Array, Array, Array, Array]:
+            keys = instance_keys(fold_in(state.key, 2 * state.step), jnp.asarray(self.instances))
+            shares = jnp.where(jnp.arange(num_rows) < budget.batch_size, 1 / budget.batch_size, 0.0)
+            return ravel_pytree(state.arrays)[0], keys, shares, jnp.exp(state.temper.log_beta)
 
-        def of_share(arrays: Any, keys: Array, batch: Data) -> tuple[Gradient, tuple[Array, ...]]:
+        def of_instances(arrays: Any, keys: Array, shares: Array, batch: Data) -> tuple[Gradient, tuple[Array, ...]]:
             gradient, info = accumulate(
                 eqx.combine(arrays, static),
                 keys,
@@ -125,33 +131,38 @@ class Step:
                 num_sweeps=budget.num_sweeps,
                 num_particles=budget.num_particles,
                 model_learns=budget.model_learns,
+                shares=shares,
             )
             last = (info.ess[-1], info.acceptance[-1], info.log_joint[-1], info.log_evidence[-1])
-            return gradient, tuple(jnp.mean(number, axis=(0, 1)) for number in last)
+            return gradient, tuple(weighted_sum(shares, number[:, 0].T, axis=-1) for number in last)
 
-        def local(vector: Array, keys: Array, beta: Array, batch: Data) -> Array:
+        def local(vector: Array, keys: Array, shares: Array, beta: Array, batch: Data) -> Array:
             if tempering is not None:
                 batch = replace(batch, temper=jnp.broadcast_to(beta, keys.shape))
-            return ravel_pytree(of_share(unravel(vector), keys, batch))[0][None]
+            arrays = unravel(vector)
+            parts = (keys, shares, batch)
+            return sum_in_parts(lambda part: ravel_pytree(of_instances(arrays, *part))[0], parts, budget.at_once)[None]
 
-        def apply(state: State, shares: Array) -> tuple[State, Metrics]:
+        def apply(state: State, by_device: Array) -> tuple[State, Metrics]:
             num_blocks = len(sampler.blocks)
             by_block = jnp.zeros(num_blocks)
             like = (Gradient(state.arrays, by_block, by_block), (by_block, by_block, jnp.zeros(()), jnp.zeros(())))
-            gradient, means = ravel_pytree(like)[1](jnp.mean(shares, axis=0))
+            gradient, means = ravel_pytree(like)[1](jnp.sum(by_device, axis=0))
             new, metrics = _apply(optimiser, state, gradient, *means)
             if tempering is not None:
                 new = new._replace(temper=tempering.advance(state.temper, gradient.share))
             return new, metrics
 
         self.send = jax.jit(send)
-        shares = (SHARED, BY_INSTANCE, SHARED, BY_INSTANCE)
-        self.gradients = jax.jit(over_instances(local, self.mesh, shares, BY_INSTANCE))
+        specs = (SHARED, BY_INSTANCE, BY_INSTANCE, SHARED, BY_INSTANCE)
+        self.gradients = jax.jit(over_instances(local, self.mesh, specs, BY_INSTANCE))
         self.apply = jax.jit(apply)
 
     def __call__(self, state: State, batch: Data) -> tuple[State, Metrics]:
-        shares = self.gradients(*on_all(self.send(state), self.mesh), batch)
-        return self.apply(state, on_first(shares, self.mesh))
+        if len(self.instances) > jax.tree.leaves(batch)[0].shape[0]:
+            batch = jax.tree.map(lambda leaf: leaf[self.instances], batch)
+        by_device = self.gradients(*on_all(self.send(state), self.mesh), batch)
+        return self.apply(state, on_first(by_device, self.mesh))
 
 
 def _apply(
@@ -183,6 +194,18 @@ def _apply(
     )
     beta = jnp.exp(state.temper.log_beta)
     return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite, beta)
+
+
+def sum_in_parts(of_rows: Callable[[Any], Array], rows: Any, at_once: int | None) -> Array:
+    """A sum over rows by the sums of its parts, one after another: even parts of at most `at_once` rows."""
+    count = jax.tree.leaves(rows)[0].shape[0]
+    size = max(n for n in range(1, min(at_once or count, count) + 1) if count % n == 0)
+    if size == count:
+        return of_rows(rows)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), rows)
+    like = jax.eval_shape(of_rows, jax.tree.map(lambda leaf: leaf[0], parts))
+    total, _ = jax.lax.scan(lambda total, part: (total + of_rows(part), None), jnp.zeros(like.shape, like.dtype), parts)
+    return total
 
 
 def instance_keys(key: PRNGKey, indices: Array) -> Array:

@@ -40,6 +40,13 @@ def effective_share(weights: Float[Array, "particle *rest"]) -> Float[Array, "*r
     return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
 
 
+def weighted_sum(
+    weights: Float[Array, "..."], values: Float[Array, "..."], axis: int | None = None
+) -> Float[Array, "..."]:
+    """Σ w̄ x, in which a weight of zero cancels even a density of zero."""
+    return jnp.sum(weights * jnp.where(weights > 0, values, 0.0), axis=axis)
+
+
 def degenerate(log_weights: Float[Array, " particle"]) -> Bool[Array, ""]:
     """Whether no particle has weight, or a weight is not a number."""
     return jnp.all(proper(log_weights) == -jnp.inf) | jnp.any(jnp.isnan(log_weights))
