@@ -17,6 +17,7 @@ from popgibbs.experiments.bmnist.model import CODE, BouncingDigits
 from popgibbs.experiments.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What
 from popgibbs.experiments.experiment import Film
 from popgibbs.experiments.tables import evaluate, held_out
+from popgibbs.films import NUM_SHOWN, strip
 from popgibbs.instances import Data, complete
 from popgibbs.pictures import save_samples
 
@@ -201,6 +202,14 @@ def test_tracked_videos_are_drawn_as_a_strip_or_as_an_animation(name, start, tmp
     film = Film(frames, frames**2, np.full((3, 2, 4), 4.0))
     save_samples([{"RWS": film, "K=20": film}], tmp_path / "new" / name)
     assert (tmp_path / "new" / name).read_bytes().startswith(start)
+
+
+def test_a_strip_of_a_long_video_spans_all_of_it():
+    frames = np.zeros((100, 12, 12))
+    figure = strip([{"K=20": Film(frames, frames, np.full((100, 1, 4), 4.0))}])
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert len(titles) == NUM_SHOWN
+    assert (titles[0], titles[-1]) == ("t=1", "t=100")
 
 
 # What does not fit ------------------------------------------------------------------------------------------------------

@@ -17,16 +17,19 @@ FRAMES_PER_SECOND = 8
 
 
 def strip(films: Sequence[Mapping[str, Film]]) -> Figure:
-    """The first frames of every video: for every title a row with boxes and a row as the sample has them."""
-    num_frames = min(NUM_SHOWN, len(_any(films).frames))
+    """Frames from the first to the last of every video: by title a row with boxes and a row as the sample has them."""
+    num_frames = len(_any(films).frames)
+    shown = np.unique(np.linspace(0, num_frames - 1, NUM_SHOWN).round()).astype(int).tolist()
     rows = [(title, film) for by_title in films for title, film in by_title.items()]
-    figure = _figure(0.8 * num_frames, 1.6 * len(rows))
-    grid = figure.subplots(2 * len(rows), num_frames, squeeze=False)
+    figure = _figure(0.8 * len(shown), 1.6 * len(rows))
+    grid = figure.subplots(2 * len(rows), len(shown), squeeze=False)
     for row, (title, film) in enumerate(rows):
-        for t in range(num_frames):
-            _show_boxes(grid[2 * row][t], film, t)
-            _show(grid[2 * row + 1][t], film.rebuilt[t])
+        for column, t in enumerate(shown):
+            _show_boxes(grid[2 * row][column], film, t)
+            _show(grid[2 * row + 1][column], film.rebuilt[t])
         grid[2 * row][0].set_ylabel(title, fontsize=8)
+    for axes, t in zip(grid[0], shown, strict=True):
+        axes.set_title(f"t={t + 1}", fontsize=8)
     return figure
 
 

@@ -15,6 +15,7 @@ from popgibbs.typing import PRNGKey, Values
 
 SHOWN = (1, 2, 5, 20)  # the paper's K
 NUM_INSTANCES = 2
+NUM_PARTICLES = 10
 
 Drawings: TypeAlias = Sequence[Mapping[str, Drawing | Film]]
 """Of every instance, its samples by title."""
@@ -31,10 +32,11 @@ def draw_samples(
     chosen = [{name: values[i] for name, values in instances.items()} for i in range(NUM_INSTANCES)]
     shown: dict[str, tuple[APG, Posterior]] = {}
     if one_shot is not None:
-        alone = one_shot.sample(key, chosen, num_sweeps=0, num_particles=10 * SHOWN[-1])
+        many = NUM_PARTICLES * SHOWN[-1]
+        alone = one_shot.sample(key, chosen, num_sweeps=0, num_particles=many, batch_size=experiment.at_once(many))
         shown["RWS"] = one_shot, alone.resampled(key)
     if sampler is not None:
-        posterior = sampler.sample(key, chosen, num_sweeps=0)
+        posterior = sampler.sample(key, chosen, num_sweeps=0, num_particles=NUM_PARTICLES)
         for k in SHOWN:
             # Sweep by sweep, so that one compiled function does for all.
             while posterior.num_sweeps < k - 1:
