@@ -14,7 +14,7 @@ from popgibbs.experiments.bmnist import BMNIST, check, check_size, mean_digit
 from popgibbs.experiments.bmnist.data import Digits, digits
 from popgibbs.experiments.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved, places, to_position
 from popgibbs.experiments.bmnist.model import CODE, BouncingDigits
-from popgibbs.experiments.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What
+from popgibbs.experiments.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What, _as_far_as_it_helps
 from popgibbs.experiments.experiment import Film
 from popgibbs.experiments.tables import evaluate, held_out
 from popgibbs.films import NUM_SHOWN, strip
@@ -103,6 +103,13 @@ def test_codes_are_proposed_at_the_mode_with_the_curvature_of_the_posterior(corn
         assert jnp.trace(exact) < 1.05 * jnp.trace(precision[digit])
         if num_digits == 1 and corners[0][0][0] == 17.0:
             np.testing.assert_allclose(precision[digit], exact, atol=0.03 * float(exact.max()))
+
+
+@pytest.mark.parametrize(("step", "end"), [(1.0, 1.0), (4.0, 1.0), (2.5, 1.25), (-3.0, 0.0)])
+def test_a_step_towards_a_crop_goes_as_far_as_it_helps(step, end):
+    """Of one, half, a quarter, a tenth of it and none, to where it is highest, which is nearest to 1."""
+    found = _as_far_as_it_helps(lambda code, seen: -jnp.sum((code - seen) ** 2), jnp.zeros(1), jnp.array([step]), 1.0)
+    assert found == pytest.approx(end)
 
 
 @pytest.mark.parametrize("kind", [What, PaperWhat])

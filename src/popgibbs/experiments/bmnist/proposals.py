@@ -1,6 +1,7 @@
 """Proposals for bouncing digits: where they are by correlation with their images, what they are from cropped frames."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,6 +38,7 @@ AXES = np.eye(CODE, dtype=np.float32)  # one array for all uses: compilers see t
 NUM_REFINEMENTS = 2
 NUM_STEPS, NUM_ROUGH = 5, 3  # in the space of codes: in all, and those that fit cropped images
 PEAK = 0.1  # the width, in positions, of what belongs to a peak of a correlation map: about three pixels
+FRACTIONS = np.array([1.0, 0.5, 0.25, 0.1, 0.0], dtype=np.float32)  # of a step that fits a cropped image
 LONGEST = 3.0  # of a step in the space of codes, in which digits lie within about this distance of zero
 
 
@@ -203,8 +205,8 @@ class What(eqx.Module):
     """q(what | frames, where): a network guesses the code of each digit's image, steps uphill in the model follow.
 
     Where digits overlap a frame is only ever brighter, so the image of a digit is a mean over time in which dark pixels
-    count more. The first steps fit that image, which is blurred by the crops; the last ones the frames themselves,
-    with all digits in their places. The curvature at the last is the precision of the proposal.
+    count more. The first steps fit that image, which is blurred by the crops, each as far as it helps; the last ones the
+    frames themselves, with all digits in their places. The curvature at the last is the precision of the proposal.
     """
 
     encoder: eqx.nn.Sequential
@@ -216,26 +218,12 @@ class What(eqx.Module):
         self.log_darkness, self.log_scale = jnp.log(2.0), jnp.log(1.5)
 
     def __call__(self, data: Data, latents: Values, model: Any) -> None:
-        where, real = latents["where"], data.mask["time"]
         cropped = crops(data, latents)
-        shares = jnp.where(real[:, None, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
+        shares = jnp.where(data.mask["time"][:, None, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
         seen = jnp.sum(shares * cropped, axis=0) / jnp.sum(shares, axis=0)
         guesses = jax.vmap(self.encoder)(seen.reshape(-1, DIGIT**2))
-        count = jnp.sum(real)
-
-        def fit(images: Array) -> Array:
-            """log p(frames | images, where)."""
-            of_frames = jax.vmap(lambda state, frame: model.emission(state, images).log_prob(frame))
-            return jnp.sum(jnp.where(real, of_frames(where, data["frames"]), 0.0))
-
-        codes, seen, where = stop_gradient((guesses, seen, where))
-        factors = jnp.zeros((model.num_digits, CODE, CODE))
-        for number in range(NUM_STEPS):
-            logits, slopes = stop_gradient(jax.vmap(_linearised, (0, None))(codes, model.decoder))
-            images = jax.nn.sigmoid(logits).reshape(seen.shape)
-            pulls = count * (seen - images) if number < NUM_ROUGH else jax.grad(fit)(images) * images * (1 - images)
-            codes, factors = jax.vmap(_uphill, (0, 0, 0, 0, None))(codes, pulls, images, slopes, count)
-        codes, factors = stop_gradient((codes, factors))
+        # Through steps to a mode there is nothing to learn: they forget where they began.
+        codes, factors = _climb(*stop_gradient((guesses, seen, latents["where"])), data, model)
         deviation = jnp.exp(self.log_scale)
 
         def part(drawn: Any) -> dist.Distribution:
@@ -244,6 +232,37 @@ class What(eqx.Module):
             return Refined(PrecisionNormal(codes[digit], factors[digit] / deviation), guess)
 
         numpyro.sample("what", Successive(part, model.num_digits))
+
+
+def _climb(
+    guesses: Float[Array, "digit 10"], seen: Float[Array, "digit 28 28"], where: Array, data: Data, model: Any
+) -> tuple[Float[Array, "digit 10"], Float[Array, "digit 10 10"]]:
+    """Codes of all digits uphill from their guesses, and the Cholesky factors of the curvature at the last step."""
+    real = data.mask["time"]
+    count = jnp.sum(real)
+
+    def of_frames(images: Array) -> Array:
+        """log p(frames | images, where)."""
+        by_frame = jax.vmap(lambda state, frame: model.emission(state, images).log_prob(frame))
+        return jnp.sum(jnp.where(real, by_frame(where, data["frames"]), 0.0))
+
+    def of_seen(code: Array, seen: Array) -> Array:
+        """log p of a code and of what was seen of its digit, as often as there are frames."""
+        logits = model.decoder(code)
+        return count * jnp.sum(seen.reshape(-1) * logits - jax.nn.softplus(logits)) - 0.5 * jnp.sum(code**2)
+
+    codes, factors = guesses, jnp.zeros((model.num_digits, CODE, CODE))
+    for number in range(NUM_STEPS):
+        logits, slopes = jax.vmap(_linearised, (0, None))(codes, model.decoder)
+        images = jax.nn.sigmoid(logits).reshape(seen.shape)
+        if number < NUM_ROUGH:
+            steps, factors = jax.vmap(_uphill, (0, 0, 0, 0, None))(codes, count * (seen - images), images, slopes, count)
+            codes = jax.vmap(partial(_as_far_as_it_helps, of_seen))(codes, steps, seen)
+        else:
+            pulls = jax.grad(of_frames)(images) * images * (1 - images)
+            steps, factors = jax.vmap(_uphill, (0, 0, 0, 0, None))(codes, pulls, images, slopes, count)
+            codes += steps
+    return codes, factors
 
 
 def _linearised(code: Array, decoder: Any) -> tuple[Array, Float[Array, "10 784"]]:
@@ -257,7 +276,13 @@ def _uphill(code: Array, pull: Array, image: Array, slope: Array, count: Array) 
     spread = (image * (1 - image)).reshape(-1)
     factor = cholesky(count * (slope * spread) @ slope.T + AXES)
     step = solve_upper(factor, solve_lower(factor, slope @ pull.reshape(-1) - code))
-    return code + step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step)), factor
+    return step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step)), factor
+
+
+def _as_far_as_it_helps(value: Callable[[Array, Array], Array], code: Array, step: Array, seen: Array) -> Array:
+    """The end of that fraction of a step which lies highest; where all lead down, the code stays."""
+    ends = code + FRACTIONS[:, None] * step
+    return ends[jnp.argmax(jax.vmap(value, (0, None))(ends, seen))]
 
 
 class PaperWhat(eqx.Module):
