@@ -98,7 +98,7 @@ TRAINING = Training(
     snapshots=True,
 )
 # As many particles a step as three times six.
-ONE_SHOT = replace(TRAINING, num_sweeps=0, num_particles=18)
+ONE_SHOT = replace(TRAINING, num_steps=800, num_sweeps=0, num_particles=18)
 
 BMNIST = Experiment(
     name="bmnist",
@@ -123,6 +123,6 @@ BMNIST = Experiment(
     num_instances=40,
     num_populations=1,
     batch_size=10,
-    most_particles=100,
+    most_particles=200,
     shipped=Path(str(files("popgibbs"))) / "trained" / "bmnist",
 )
