@@ -52,6 +52,7 @@ class Preset:
     budget_instances: int = 0
     learning_ks: tuple[int, ...] = ()
     learning_steps: int = 0
+    learning_batch: int = 20  # instances a step
     pictures: tuple[Size, ...]
     scaled_down: str  # from the paper's sizes, as a sentence; empty if nothing is
 

@@ -65,7 +65,12 @@ def learning(work: Work, learning: Learning) -> dict[str, Any]:
     for k in work.preset.learning_ks:
         particles = learning.budget // k
         work.console.print(f"Training with K={k}, L={particles} ...")
-        spent: Any = {"num_sweeps": k - 1, "num_particles": particles, "num_steps": work.preset.learning_steps}
+        spent: Any = {
+            "num_sweeps": k - 1,
+            "num_particles": particles,
+            "num_steps": work.preset.learning_steps,
+            "batch_size": work.preset.learning_batch,
+        }
 
         def note(step: int, apg: APG, k: int = k) -> None:
             work.store.get(f"learning/{k}/{step:07}", lambda: learning.measure(apg, jax.random.key(work.seed)))

@@ -73,9 +73,10 @@ STUDY = Study(
             budget_ks=(1, 2, 10, 50),
             budget_instances=100,
             learning_ks=(2, 20),
-            learning_steps=1000,
+            learning_steps=4000,
+            learning_batch=5,
             scaled_down="500 instances instead of 20,000; the fixed budget on 100 instances, for four K; "
-            "KL for two K, over 1,000 training steps instead of 20,000",
+            "KL for two K, over 4,000 training steps of 5 instances instead of 20,000 of 20",
         ),
         "paper": FULL,
     },
