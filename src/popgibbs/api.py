@@ -119,7 +119,7 @@ class APG:
         `model_learns` says when the model does: at the initial step and after all `"blocks"`, as in the paper, or at the
         end of all `"sweeps"`, when everything has been updated.
         `at_once` is how many instances of its share of the batch a device works on at a time: fewer need less memory, and
-        where instances are large they are faster, because what is computed of them stays in the processor's cache.
+        where instances are large they can be faster.
         `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
         they stop the run. `at_checkpoints` is called with the step and the sampler after every regular one.
         """

@@ -97,7 +97,7 @@ TRAINING = Training(
     checkpoint_every=250,
     snapshots=True,
 )
-# As many particles a step as three times six.
+# As many particles a step as three times six; a step takes as long, and these are fewer for want of time.
 ONE_SHOT = replace(TRAINING, num_steps=800, num_sweeps=0, num_particles=18)
 
 BMNIST = Experiment(
