@@ -15,7 +15,7 @@ import pytest
 import popgibbs as pg
 from models import Location, located_sampler
 from popgibbs import checkpoint
-from popgibbs.checkpoint import Checkpoints, from_names, read_about, read_arrays, to_names, versions
+from popgibbs.checkpoint import Checkpoints, export, from_names, read_about, read_arrays, to_names, versions
 from popgibbs.experiments.gmm import GMM
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -136,6 +136,31 @@ def test_checkpoint_of_another_sampler_is_refused(located: pg.APG, tmp_path: Pat
         checkpoints.close()
     with pytest.raises(pg.CheckpointError, match=message):
         located.load(tmp_path)
+
+
+def test_an_exported_sampler_is_that_of_the_run_and_nothing_else(
+    located: pg.APG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = eqx.filter(with_arrays(located, 1.25, -0.75).built, eqx.is_inexact_array)
+    run = Checkpoints(tmp_path / "run", {"variant": "small"})
+    run.save(7, {"arrays": arrays, "optimiser": optax.adam(0.1).init(arrays), "key": jax.random.key(0)})
+    run.close()
+    about = read_about(tmp_path / "run")
+    monkeypatch.setattr(checkpoint, "versions", lambda: {"popgibbs": "a later one"})
+    export(tmp_path / "run", tmp_path / "alone")
+    assert read_about(tmp_path / "alone") == about
+    assert proposal(located.load(tmp_path / "alone")) == [1.25, -0.75]
+    assert {name.split("/")[0] for name in read_arrays(tmp_path / "alone")} == {"arrays"}
+    written = [path for path in (tmp_path / "alone").rglob("*") if path.is_file()]
+    assert not any(str(tmp_path).encode() in path.read_bytes() for path in written)
+
+
+def test_an_export_never_overwrites(located: pg.APG, tmp_path: Path) -> None:
+    located.save(tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(pg.CheckpointError, match="mine exists already"):
+        export(tmp_path / "run", tmp_path / "mine")
+    assert not list((tmp_path / "mine").iterdir())
 
 
 # Directories ------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def data(tmp_path):
 def test_help_names_every_command(run):
     code, text, _ = run("--help")
     assert code == 0
-    assert all(command in text for command in ("demo", "train", "evaluate", "sample", "reproduce", "show"))
+    assert all(command in text for command in ("demo", "train", "evaluate", "sample", "reproduce", "show", "export"))
 
 
 def test_sampling_ragged_instances_writes_a_file_that_arviz_reads(run, data, tmp_path):
@@ -94,7 +94,7 @@ def test_evaluation_prints_one_json_object(run):
     assert {"limit", "log_evidence", "kl_global", "seconds", "paper"} <= set(result)
 
 
-def test_training_resumes_and_a_run_can_be_shown_and_sampled(run, data, tmp_path):
+def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data, tmp_path):
     out = tmp_path / "run"
     code, _, err = run("train", "gmm", "--out", out, "--steps", 3, "--checkpoint-every", 2)
     assert code == 0, err
@@ -105,7 +105,13 @@ def test_training_resumes_and_a_run_can_be_shown_and_sampled(run, data, tmp_path
     assert code == 1
     assert "num_steps=3" in err
     assert "step 3" in run("show", out)[1]
-    assert run("sample", out, data, "--out", tmp_path / "p.nc", "--num-sweeps", 0)[0] == 0
+    assert run("export", out, "--out", tmp_path / "alone")[0] == 0
+    for trained, posterior in ((out, "p.nc"), (tmp_path / "alone", "q.nc")):
+        assert run("sample", trained, data, "--out", tmp_path / posterior, "--num-sweeps", 0)[0] == 0
+    of_run, of_export = (az.from_netcdf(tmp_path / name).posterior for name in ("p.nc", "q.nc"))
+    assert of_run.equals(of_export)
+    code, _, err = run("export", out, "--out", tmp_path / "alone")
+    assert (code, "alone exists already" in err) == (1, True)
 
 
 def _npz(path, **arrays):
@@ -148,6 +154,7 @@ def test_bad_data_is_told_in_one_sentence_and_changes_nothing(run, tmp_path, sen
         (["train", "gmm", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
         (["train", "gmm", "--out", "never", "--resume"], "no directory never"),
         (["show", "never"], "no directory never"),
+        (["export", "never", "--out", "alone"], "no directory never"),
         (["evaluate", "gmm", "--run", "never"], "no directory never"),
         (["evaluate", "gmm", "--digits", "3"], "instances of 'gmm' have no digits; they have points"),
         (["evaluate", "bmnist", "--digits", "10"], "there can be at most 9"),

@@ -87,11 +87,14 @@ class Checkpoints:
     def latest(self) -> int | None:
         return self._manager.latest_step()
 
-    def save(self, step: int, tree: Any) -> None:
-        """Write the arrays of a tree as the checkpoint of a step, unless it is there."""
+    def save(self, step: int, tree: Any, made_with: Mapping[str, str] | None = None) -> None:
+        """Write the arrays of a tree as the checkpoint of a step, unless it is there.
+
+        `made_with` are the versions behind them, by default those that are running.
+        """
         if self.latest == step:
             return
-        about = {"format": FORMAT, "versions": versions(), "configuration": self.configuration}
+        about = {"format": FORMAT, "versions": made_with or versions(), "configuration": self.configuration}
         arguments = ocp.args.Composite(
             arrays=ocp.args.StandardSave(_on_host(to_names(tree))), about=ocp.args.JsonSave(about)
         )
@@ -149,3 +152,17 @@ def read_arrays(directory: str | Path) -> dict[str, Any]:
     """All arrays of a run's newest checkpoint by name."""
     read_about(directory)  # refuses other formats
     return _read(directory, "arrays", ocp.args.StandardRestore())
+
+
+def export(directory: str | Path, out: str | Path) -> None:
+    """Write the arrays of a run's sampler without its training state: a third of the size, to be passed on."""
+    about, arrays = read_about(directory), read_arrays(directory)
+    if Path(out).exists():
+        raise CheckpointError(f"{out} exists already; choose another directory")
+    exported = Checkpoints(out, about["configuration"])
+    sampler = {name: array for name, array in arrays.items() if name.split("/")[0] == "arrays"}
+    exported.save(about["step"], sampler, about["versions"])
+    exported.close()
+    # Orbax notes here that it was done, and the path; a checkpoint with its final name is complete without.
+    for note in Path(out).rglob("commit_success.txt"):
+        note.unlink()

@@ -17,6 +17,7 @@ from popgibbs import demo as demonstration
 from popgibbs import reproduction
 from popgibbs.api import APG
 from popgibbs.checkpoint import CheckpointError, read_about
+from popgibbs.checkpoint import export as export_run
 from popgibbs.experiments import runs
 from popgibbs.experiments.bmnist import BMNIST
 from popgibbs.experiments.bmnist import study as bmnist
@@ -27,6 +28,7 @@ from popgibbs.experiments.gmm import GMM
 from popgibbs.experiments.gmm import study as gmm
 from popgibbs.experiments.tables import evaluate as run_evaluation
 from popgibbs.experiments.tables import held_out
+from popgibbs.files import whole
 from popgibbs.npz import read_instances
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
 from popgibbs.report import evaluation_table, run_table
@@ -247,13 +249,8 @@ def sample(
         batch_size=experiment.at_once(budget["num_particles"] * num_populations),
         progress=True,
     )
-    # Written beside and moved into place, so that a failure leaves an older file as it was.
-    partial = out_file.with_name(out_file.name + ".partial")
-    try:
+    with whole(out_file) as partial:
         posterior.to_arviz().to_netcdf(str(partial))
-        partial.replace(out_file)
-    finally:
-        partial.unlink(missing_ok=True)
     out.print(f"{posterior!r} → {out_file}", soft_wrap=True)
     if flagged := posterior.degenerate.nonzero()[0].tolist():
         err.print(f"weights failed on the instances {flagged}: do not trust them")
@@ -284,6 +281,17 @@ def show(run: Annotated[str, typer.Argument(help="A run's directory, or an exper
     """Show what a run is: configuration, step, versions, parameters."""
     sampler, about = runs.load(_experiment_of(run), _directory(run))
     out.print(run_table(about, sampler))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's directory.")],
+    out_dir: Annotated[Path, typer.Option("--out", help="A new directory for the sampler.")],
+) -> None:
+    """Write the sampler of a run by itself, without what is needed to go on training."""
+    runs.describe(run)
+    export_run(run, out_dir)
+    out.print(f"{run} → {out_dir}; next: popgibbs sample {out_dir} DATA.npz --out posterior.nc", soft_wrap=True)
 
 
 def _use_all_cores() -> None:

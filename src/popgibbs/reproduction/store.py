@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from popgibbs.checkpoint import versions
+from popgibbs.files import whole
 
 
 class Store:
@@ -48,11 +49,9 @@ def _plain(name: str) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Written beside and moved into place, so that there is never half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=1) + "\n")
-    partial.replace(path)
+    with whole(path) as partial:
+        partial.write_text(json.dumps(value, indent=1) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from popgibbs.experiments.bmnist.images import DIGIT, bounce, compose, to_pixels, to_position
+from popgibbs.files import whole
 from popgibbs.typing import PRNGKey, Values
 
 SPEED = 0.3  # of a digit, in positions a step: about ten pixels
@@ -66,14 +67,12 @@ def _read(path: Path, checksum: str) -> np.ndarray:
 
 
 def _download(path: Path) -> None:
-    """Beside, then into place, so that a broken download is not taken for the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     try:
-        urllib.request.urlretrieve(MIRROR + path.name, partial)
+        with whole(path) as partial:
+            urllib.request.urlretrieve(MIRROR + path.name, partial)
     except OSError as error:
         raise ValueError(f"{path} does not exist and cannot be downloaded from {MIRROR}: {error}") from error
-    partial.replace(path)
 
 
 def simulate(
