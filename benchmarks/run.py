@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.contenders import VIDEO_SWEEPS, VIDEOS
 
 TURN_SECONDS, MOST_STEPS = 0.5, 20
-TURNS = {"gmm": 15, "dmm": 15, "bmnist": 5}  # steps of coix on videos take many seconds
+TURNS = {"gmm": 15, "dmm": 15, "bmnist": 3}  # steps of coix on videos take many seconds
 SETTINGS = {
     "gmm": "batch 20, 60 points, K=5, 10 particles, gradients and optimiser",
     "dmm": "batch 20, 200 points, K=8, 10 particles, gradients and optimiser",
@@ -73,7 +73,7 @@ def measure(names: list[str], experiment: str, console: Console) -> tuple[dict[s
     contenders = {name: Contender(name) for name in track(names, description=f"{experiment}: compiling", console=console)}
     # A first turn, which does not count, tells how many steps fill a turn.
     steps = {
-        name: max(1, min(MOST_STEPS, round(TURN_SECONDS / contender.time(2)["seconds"])))
+        name: max(1, min(MOST_STEPS, round(TURN_SECONDS / contender.time(1)["seconds"])))
         for name, contender in contenders.items()
     }
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}

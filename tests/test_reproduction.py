@@ -19,7 +19,7 @@ from popgibbs.experiments.gmm import study as gmm
 from popgibbs.experiments.study import Learning, Preset, Setting, Study
 from popgibbs.experiments.tables import held_out
 from popgibbs.reproduction import methods
-from popgibbs.reproduction.pages import LABELS, page
+from popgibbs.reproduction.pages import LABELS, overview_table, page
 from popgibbs.reproduction.store import Store
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -188,6 +188,22 @@ def test_the_page_has_the_papers_numbers_the_limit_and_both_orders(results):
     assert f"{results['settings'][0]['limit']['mean']:.1f}" in rows["limit"]
     assert "The paper's order: RWS > APG." in text
     assert ("RWS differs: it is made up." in text) == ("best first: APG > RWS" in text)
+
+
+def test_the_overview_has_a_column_a_setting_with_the_papers_numbers_in_brackets(results):
+    (small,) = results["settings"]
+    large = {**small, "label": "6 points", "instances": 2000, "limit": None}
+    both = {**results, "settings": [small, large], "limits": {"log_joint": {"6 points": -9.0}}}
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in overview_table(both, "log_joint").splitlines()]
+    rows = {line[0]: line[1:] for line in lines if line}
+    apg = small["methods"]["APG"]["log_joint"]
+    found, found_early = (f"{entry['mean']:,.1f} ± {entry['se']:.1f}" for entry in (apg, apg["by_sweep"][1]))
+    assert rows[""] == ["3 points, 5 held-out instances", "6 points, 2,000 held-out instances"]
+    assert rows["APG, K=2"] == [f"{found_early} (-481.6)", found_early]
+    assert rows["APG"] == [f"{found} (-446.9)", found]
+    assert rows["limit"] == [f"{small['limit']['mean']:.1f} ± {small['limit']['se']:.1f}", "about -9"]
+    assert list(rows)[-1] == "limit"
+    assert overview_table(both, "log_joint") in page(both)
 
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path):

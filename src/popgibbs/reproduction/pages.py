@@ -11,8 +11,11 @@ LABELS = {"log_joint": "log joint", "squared_error": "squared error a frame"}
 def page(results: Mapping[str, Any]) -> str:
     """Everything there is to read about a reproduction."""
     parts = [f"# {results['experiment']}, preset {results['preset']}", _about(results)]
+    if len(results["settings"]) > 1:
+        for number in _numbers(results["settings"][0]):
+            parts += [f"## {LABELS[number].capitalize()}", overview_table(results, number)]
     for setting in results["settings"]:
-        parts += [f"## {setting['label']}", settings_table(setting, results), *_orders(setting, results)]
+        parts += [f"## {heading(setting)}", settings_table(setting, results), *_orders(setting, results)]
     if "fixed_budget" in results:
         parts += [_budget_title(results["fixed_budget"]), budget_table(results["fixed_budget"])]
     if "learning" in results:
@@ -22,11 +25,41 @@ def page(results: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def heading(setting: Mapping[str, Any]) -> str:
+    return f"{setting['label']}, {setting['instances']:,} held-out instances"
+
+
+def _numbers(setting: Mapping[str, Any]) -> list[str]:
+    """What was measured of every method."""
+    return [name for name in LABELS if name in next(iter(setting["methods"].values()))]
+
+
+def overview_table(results: Mapping[str, Any], number: str) -> str:
+    """One number of all settings: a row a method, the first also at earlier sweeps; behind it the paper's."""
+    settings, reported = results["settings"], results["paper"].get(number, {})
+    rows: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        column, first = heading(setting), next(iter(setting["methods"]))
+        found = {
+            **{f"{first}, K={k}": setting["methods"][first][number]["by_sweep"][k - 1] for k in results["shown_ks"]},
+            **{label: method[number] for label, method in setting["methods"].items()},
+        }
+        for label, entry in found.items():
+            theirs = reported.get(setting["label"], {}).get(label)
+            behind = "" if theirs is None else f" ({theirs:,.1f})"
+            rows.setdefault(label, {"": label})[column] = with_error(entry) + behind
+        if limit := _limits(setting, results["limits"]).get(LABELS[number]):
+            rows.setdefault("limit", {"": "limit"})[column] = limit
+    columns = [heading(setting) for setting in settings]
+    listed = sorted(rows.values(), key=lambda row: row[""] == "limit")
+    return markdown(["", *columns], listed) + "\n\nIn brackets, what the paper reports."
+
+
 def settings_table(setting: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     """A row a method; the first also at earlier sweeps."""
     methods = setting["methods"]
     first = next(iter(methods))
-    numbers = [name for name in LABELS if name in methods[first]]
+    numbers = _numbers(setting)
     rows: list[dict[str, str]] = []
     for label, method in methods.items():
         for k in results["shown_ks"] if label == first else ():

@@ -26,15 +26,13 @@ MOST_DIGITS = (CANVAS // DIGIT) ** 2
 def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
 
-    `default` finds digits by the mean and spread of their correlation maps and codes by a step in the decoder; `paper`
-    has the paper's networks for both; `rws` is `default` without sweeps.
+    `default` finds digits by the mean and spread of their correlation maps and codes by steps in the decoder; `paper`
+    has the paper's networks for both, `paper-where` for places only; `rws` is `default` without sweeps.
     """
     key_model, key_where, key_what = jax.random.split(key, 3)
     mean = jnp.asarray(mean_digit())
-    if variant == "paper":
-        head, what = PaperHead(key=key_where), PaperWhat(key=key_what)
-    else:
-        head, what = SoftArgmax(key=key_where), What(key=key_what)
+    head = (PaperHead if variant in ("paper", "paper-where") else SoftArgmax)(key=key_where)
+    what = (PaperWhat if variant == "paper" else What)(key=key_what)
     return APG(
         BouncingDigits(size["digits"], mean, key=key_model),
         data={"frames": "time"},
@@ -108,6 +106,7 @@ BMNIST = Experiment(
         "default": Variant(training=TRAINING),
         "rws": Variant(training=ONE_SHOT, one_shot=True),
         "paper": Variant(training=replace(TRAINING, model_learns="blocks")),
+        "paper-where": Variant(training=TRAINING),
     },
     simulate=training_video,
     simulate_held_out=held_out_video,

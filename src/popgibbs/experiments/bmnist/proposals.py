@@ -255,13 +255,10 @@ def _climb(
     for number in range(NUM_STEPS):
         logits, slopes = jax.vmap(_linearised, (0, None))(codes, model.decoder)
         images = jax.nn.sigmoid(logits).reshape(seen.shape)
-        if number < NUM_ROUGH:
-            steps, factors = jax.vmap(_uphill, (0, 0, 0, 0, None))(codes, count * (seen - images), images, slopes, count)
-            codes = jax.vmap(partial(_as_far_as_it_helps, of_seen))(codes, steps, seen)
-        else:
-            pulls = jax.grad(of_frames)(images) * images * (1 - images)
-            steps, factors = jax.vmap(_uphill, (0, 0, 0, 0, None))(codes, pulls, images, slopes, count)
-            codes += steps
+        is_rough = number < NUM_ROUGH
+        pulls = count * (seen - images) if is_rough else jax.grad(of_frames)(images) * images * (1 - images)
+        steps, factors = jax.vmap(_uphill, (0, 0, 0, 0, None))(codes, pulls, images, slopes, count)
+        codes = jax.vmap(partial(_as_far_as_it_helps, of_seen))(codes, steps, seen) if is_rough else codes + steps
     return codes, factors
 
 

@@ -29,23 +29,25 @@ def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:
     )
 
 
+TRACKED = tuple({"digits": digits, "frames": 100} for digits in (3, 4, 5))
+
 STUDY = Study(
     experiment=BMNIST,
     variants=("default", "rws"),
     methods=methods,
     presets={
         "quick": Preset(
-            settings=(Setting({"digits": 3, "frames": 20}, 10, 10),),
+            settings=_settings(40, 10, 10),
             num_particles=5,
             tuning_instances=2,
-            pictures=({"digits": 3, "frames": 20},),
-            scaled_down="10 videos of 3 digits and 20 frames instead of 5,000 of each size, K·L=100 instead of 1,000",
+            pictures=TRACKED,
+            scaled_down="10 videos of 100 frames and 40 of 20 frames instead of 5,000 each, K·L=100 instead of 1,000",
         ),
         "paper": Preset(
             settings=_settings(5000, 5000, 10),
             num_particles=50,
             tuning_instances=4,
-            pictures=tuple({"digits": digits, "frames": 100} for digits in (3, 4, 5)),
+            pictures=TRACKED,
             scaled_down="log joints on the 5,000 videos of the squared errors instead of 10,000",
         ),
     },

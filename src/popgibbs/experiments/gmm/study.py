@@ -10,6 +10,7 @@ from popgibbs.comparison import Method, matched
 from popgibbs.experiments.gmm import GMM, kl_global
 from popgibbs.experiments.gmm.proposals import ExactGlobals, Joint
 from popgibbs.experiments.study import Learning, Preset, Samplers, Setting, Study
+from popgibbs.moves import Metropolis
 from popgibbs.proposals import Enumerated
 
 SIZE = {"points": 100}
@@ -17,15 +18,20 @@ MORE = "BPG, 100 × the particles"
 
 
 def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, num_particles: int) -> dict[str, Method]:
-    """All start from the paper's single layer, except the last, which starts from seeds."""
+    """All start from the paper's single layer, except the last, which starts from seeds.
+
+    APG with Metropolis moves has the proposals and the start of APG, but after the start nothing to resample by.
+    """
     apg, rws = samplers["paper"], samplers["rws"]
     exact = [Block("tau", "mu", proposal=ExactGlobals()), Block("c", proposal=Enumerated())]
     gibbs = apg.with_blocks(exact, initial=rws)
+    accepting = [Block(*b.sites, proposal=b.proposal, move=Metropolis(), by=b.by) for b in apg.blocks]
     found = matched(apg, rws, moved, gibbs, num_sweeps=num_sweeps, num_particles=num_particles)
     in_sweeps = found["APG"]
     return {
         **found,
         "Gibbs, APG's start": replace(in_sweeps, sampler=apg.with_blocks(exact, initial=apg)),
+        "APG, Metropolis": replace(in_sweeps, sampler=apg.with_blocks(accepting)),
         "BPG": replace(in_sweeps, sampler=bootstrapped(apg, "tau,mu")),
         "BPG, all blocks": found["BPG"],
         "APG, seeded start": replace(in_sweeps, sampler=samplers["default"]),
@@ -34,7 +40,7 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
 
 def one_instance(methods: Mapping[str, Method]) -> dict[str, Method]:
     """The paper gives BPG a hundred times the particles here."""
-    left_out = ("RWS", "BPG", "BPG, all blocks", "Gibbs, resampled start")
+    left_out = ("RWS", "APG, Metropolis", "BPG", "BPG, all blocks", "Gibbs, resampled start")
     many = replace(methods["BPG"], num_particles=100 * methods["BPG"].num_particles)
     return {label: method for label, method in methods.items() if label not in left_out} | {MORE: many}
 
