@@ -141,13 +141,17 @@ def matched(
         "BPG": Method(sampler=bootstrapped(sampler), **in_sweeps),
     }
     for steps, apg in moved.items():
-        methods[f"HMC-RWS, LF={steps}"] = Method(sampler=apg, evaluations=steps, **in_sweeps)
+        methods[hmc_label(steps)] = Method(sampler=apg, evaluations=steps, **in_sweeps)
     if gibbs is not None:
         # Chains by themselves, without weights, are populations of one particle.
         chains: Any = {"num_sweeps": num_sweeps, "num_particles": 1, "num_populations": num_particles}
         methods["Gibbs"] = Method(sampler=gibbs, **chains)
         methods["Gibbs, resampled start"] = Method(sampler=gibbs, **in_sweeps)
     return methods
+
+
+def hmc_label(leapfrog: int) -> str:
+    return f"HMC-RWS, LF={leapfrog}"
 
 
 def run_methods(

@@ -23,10 +23,14 @@ class Setting(NamedTuple):
     size: Size
     num_instances: int
     chunk: int = 1000  # instances that are sampled between two saves
+    only: tuple[str, ...] = ()  # methods that are measured, if not all
 
     @property
     def label(self) -> str:
         return label_of(self.size)
+
+    def measures(self, method: str) -> bool:
+        return not self.only or method in self.only
 
 
 class Learning(NamedTuple):

@@ -14,7 +14,7 @@ from popgibbs.experiments.study import Study, label_of
 from popgibbs.experiments.tables import held_out
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
 from popgibbs.reproduction import curves
-from popgibbs.reproduction.methods import all_methods, measure
+from popgibbs.reproduction.methods import measure, methods_of
 from popgibbs.reproduction.pages import page
 from popgibbs.reproduction.store import Store, machine, write_json
 from popgibbs.reproduction.work import Work
@@ -53,7 +53,7 @@ def _measured(work: Work) -> dict[str, Any]:
     results: dict[str, Any] = {"settings": []}
     for number, setting in enumerate(work.preset.settings):
         samplers = work.samplers(setting.size)
-        methods = all_methods(work, samplers, setting.size)
+        methods = methods_of(work, samplers, setting)
         results["settings"].append(measure(work, methods, setting))
         if number == 0 and work.preset.num_runs:
             results["convergence"] = curves.convergence(work, methods)

@@ -9,17 +9,18 @@ from jax.random import fold_in
 
 from popgibbs.api import APG
 from popgibbs.baselines import hmc_after, tuned
-from popgibbs.comparison import Method
+from popgibbs.comparison import Method, hmc_label
 from popgibbs.diagnostics import mean_of
-from popgibbs.experiments.experiment import Experiment, Size
+from popgibbs.experiments.experiment import Experiment
 from popgibbs.experiments.study import Samplers, Setting, label_of
 from popgibbs.experiments.tables import held_out, log_joint_at, run
 from popgibbs.reproduction.work import Work
 from popgibbs.typing import PRNGKey, Values
 
 
-def all_methods(work: Work, samplers: Samplers, size: Size) -> dict[str, Method]:
-    """The study's methods on instances of a size, with HMC's step sizes tuned on training data of that size."""
+def methods_of(work: Work, samplers: Samplers, setting: Setting) -> dict[str, Method]:
+    """The study's methods in a setting, with HMC's step sizes tuned on training data of its size."""
+    size = setting.size
 
     def moved(steps: int, step_size: float) -> APG:
         return hmc_after(samplers["rws"], step_size=step_size, num_steps=steps, summed=work.study.summed)
@@ -34,9 +35,11 @@ def all_methods(work: Work, samplers: Samplers, size: Size) -> dict[str, Method]
     by_steps = {
         steps: moved(steps, work.store.get(f"{label_of(size)}/step size/{steps}", lambda steps=steps: tune(steps)))
         for steps in work.study.leapfrog
+        if setting.measures(hmc_label(steps))
     }
     budget: Any = {"num_sweeps": work.preset.num_sweeps, "num_particles": work.preset.num_particles}
-    return work.study.methods(samplers, by_steps, **budget)
+    found = work.study.methods(samplers, by_steps, **budget)
+    return {label: method for label, method in found.items() if setting.measures(label)}
 
 
 def measure(work: Work, methods: Mapping[str, Method], setting: Setting) -> dict[str, Any]:

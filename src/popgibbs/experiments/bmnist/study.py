@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from popgibbs.api import APG
 from popgibbs.baselines import bootstrapped
-from popgibbs.comparison import Method, matched
+from popgibbs.comparison import Method, hmc_label, matched
 from popgibbs.experiments.bmnist import BMNIST
 from popgibbs.experiments.study import Preset, Samplers, Setting, Study
 
@@ -21,11 +21,13 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
 
 
 def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:
-    """The paper's sizes; its log joints are of the first."""
-    sizes = [(5, 100), (5, 20), (3, 100), (3, 20)]
-    return tuple(
-        Setting({"digits": digits, "frames": frames}, num_long if frames == 100 else num_short, chunk)
-        for digits, frames in sizes
+    """The paper's sizes: on the first, of which its log joints are, all methods; on the others those of its Table 2."""
+    few = ("APG", "RWS", hmc_label(10))
+    return (
+        Setting({"digits": 5, "frames": 100}, num_long, chunk),
+        Setting({"digits": 5, "frames": 20}, num_short, chunk, few),
+        Setting({"digits": 3, "frames": 100}, num_long, chunk, few),
+        Setting({"digits": 3, "frames": 20}, num_short, chunk, few),
     )
 
 
