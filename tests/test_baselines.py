@@ -45,6 +45,24 @@ def test_a_block_that_does_not_exist_is_named(mixture):
         pg.bootstrapped(mixture, "tau")
 
 
+def first_child(data, latents, model):
+    numpyro.sample("b", dist.Normal(0.0, 1.0))
+
+
+def test_blocks_need_not_be_in_the_order_of_the_model():
+    """With its blocks turned around, a chain cannot draw them from the prior one after the other."""
+    blocks = [pg.Block("b", proposal=first_child), pg.Block("a", proposal=pg.Prior())]
+    turned = pg.APG(chain, data={"x": "points"}, blocks=blocks)
+    assert np.isfinite(pg.bootstrapped(turned).sample(KEY, INSTANCES, num_sweeps=1, num_particles=4).log_evidence).all()
+
+
+def test_other_blocks_start_as_before(mixture):
+    started = mixture.with_blocks(mixture.blocks[::-1], initial=pg.bootstrapped(mixture))
+    theirs = started.sample(KEY, INSTANCES, num_sweeps=0, num_particles=4)
+    ours = pg.bootstrapped(started, "mu").sample(KEY, INSTANCES, num_sweeps=0, num_particles=4)
+    np.testing.assert_allclose(ours.log_joint, theirs.log_joint, rtol=1e-5)
+
+
 # HMC --------------------------------------------------------------------------------------------------------------------
 
 
@@ -91,9 +109,11 @@ def comparison(mixture) -> pg.Comparison:
 
 
 def test_budgets_match_as_in_the_paper(mixture):
-    methods = matched(mixture, mixture, {1: mixture, 5: mixture}, mixture, num_sweeps=3, num_particles=4)
+    others = {"rws": mixture, "bpg": mixture, "moved": {1: mixture, 5: mixture}, "gibbs": mixture}
+    methods = matched(mixture, **others, num_sweeps=3, num_particles=4)
     nothing = {label: np.zeros((2, 1)) for label in methods}
-    table = pg.Comparison(methods=methods, log_joint=nothing, acceptance=dict.fromkeys(methods, 1.0)).table
+    rates, failed = dict.fromkeys(methods, 1.0), dict.fromkeys(methods, 0)
+    table = pg.Comparison(methods=methods, log_joint=nothing, acceptance=rates, failed=failed).table
     hmc = ["HMC-RWS, LF=1", "HMC-RWS, LF=5"]
     assert list(table.index) == ["APG", "RWS", "BPG", *hmc, "Gibbs", "Gibbs, resampled start"]
     assert table["K"].tolist() == [4, 1, 4, 4, 4, 4, 4]
@@ -109,6 +129,27 @@ def test_differences_are_paired_with_the_first_method(comparison):
     difference = log_joint["BPG"][:, -1] - log_joint["APG"][:, -1]
     assert table.loc["BPG", "ahead"] == pytest.approx(difference.mean())
     assert table.loc["BPG", "ahead_se"] == pytest.approx(difference.std(ddof=1) / 3**0.5)
+
+
+def test_bpg_may_have_more_particles_and_the_prior_for_some_blocks_only(mixture):
+    budget = {"num_sweeps": 1, "num_particles": 4, "leapfrog": (), "progress": False}
+    comparison = pg.compare(KEY, mixture, INSTANCES, bootstrap=("mu",), bootstrap_factor=3, **budget)
+    bpg = comparison.methods["BPG"]
+    assert (bpg.num_particles, comparison.table.loc["BPG", "evaluations"]) == (12, 24)
+    assert [type(block.kernel).__name__ for block in bpg.sampler.blocks] == ["Prior", "Programmed"]
+
+
+def impossible(x):
+    z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Uniform(z, z + 0.1), obs=x)
+
+
+def test_a_method_whose_weights_fail_is_not_ahead():
+    apg = pg.APG(impossible, data={"x": "points"}, blocks=[pg.Block("z", proposal=pg.Prior())], example={"x": X})
+    table = pg.compare(KEY, apg, INSTANCES, leapfrog=(), num_sweeps=1, num_particles=4, progress=False).table
+    assert table["failed"].tolist() == [3, 3, 3]
+    assert (table["log_joint"] == -np.inf).all()
 
 
 def test_every_method_is_drawn(comparison):

@@ -15,7 +15,16 @@ import pytest
 import popgibbs as pg
 from models import Location, located_sampler
 from popgibbs import checkpoint
-from popgibbs.checkpoint import Checkpoints, export, from_names, read_about, read_arrays, to_names, versions
+from popgibbs.checkpoint import (
+    Checkpoints,
+    export,
+    fingerprint,
+    from_names,
+    read_about,
+    read_arrays,
+    to_names,
+    versions,
+)
 from popgibbs.experiments.gmm import GMM
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -153,6 +162,13 @@ def test_an_exported_sampler_is_that_of_the_run_and_nothing_else(
     assert {name.split("/")[0] for name in read_arrays(tmp_path / "alone")} == {"arrays"}
     written = [path for path in (tmp_path / "alone").rglob("*") if path.is_file()]
     assert not any(str(tmp_path).encode() in path.read_bytes() for path in written)
+
+
+def test_a_fingerprint_tells_samplers_apart(located: pg.APG, tmp_path: Path) -> None:
+    for name, apg in {"one": located, "same": located, "other": with_arrays(located, 1.25, -0.75)}.items():
+        apg.save(tmp_path / name)
+    one, same, other = (fingerprint(tmp_path / name) for name in ("one", "same", "other"))
+    assert one == same != other
 
 
 def test_an_export_never_overwrites(located: pg.APG, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def simulate(key, points):
 
 
 def methods_of_toy(samplers, moved, *, num_sweeps, num_particles):
-    found = matched(samplers["default"], samplers["rws"], moved, None, num_sweeps=num_sweeps, num_particles=num_particles)
+    apg, rws = samplers["default"], samplers["rws"]
+    found = matched(apg, rws=rws, bpg=apg, moved=moved, num_sweeps=num_sweeps, num_particles=num_particles)
     return {label: found[label] for label in ("APG", "RWS", "HMC-RWS, LF=1") if label in found}
 
 
@@ -228,6 +229,14 @@ def test_another_setup_is_refused_by_what_differs(tmp_path):
     Store(tmp_path / "a", {"seed": 1, "preset": "quick"})
     with pytest.raises(ValueError, match="was begun with seed=1, now it is 2"):
         Store(tmp_path / "a", {"seed": 2, "preset": "quick"})
+
+
+def test_measurements_of_another_sampler_are_not_mixed_in(study, measured, monkeypatch):
+    monkeypatch.setattr(reproduction, "fingerprint", lambda run: "another")
+    (study.experiment.shipped / "rws").mkdir()
+    with pytest.raises(ValueError, match="was begun with other samplers; choose another directory"):
+        reproduction.reproduce(study, "tiny", measured, seed=1, console=Console(quiet=True))
+    (study.experiment.shipped / "rws").rmdir()
 
 
 def test_a_damaged_measurement_is_named(tmp_path):

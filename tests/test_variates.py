@@ -36,6 +36,11 @@ def test_every_element_has_its_own_concentration_and_every_key_its_own_draws():
     np.testing.assert_allclose(draws[7], ManyBeta(a, b).sample(keys[7]), rtol=1e-5)
 
 
+def test_draws_do_not_depend_on_the_elements_that_follow():
+    few, more = (ManyBeta(0.7, 3.0).expand([n, 2]).sample(jax.random.key(4)) for n in (5, 9))
+    np.testing.assert_allclose(few, more[:5], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_the_log_density_keeps_its_digits_at_large_concentrations(a, b):
     """The error is that of rounding x itself, one part in 2²⁴, which a concentration multiplies."""

@@ -51,7 +51,7 @@ class APG:
         self.model = model
         self.axes = parse_axes(data)
         self.blocks = tuple(blocks)
-        self._initial = initial
+        self.initial = initial
         self._resample = resample
         self._resample_below = resample_below
         self._built: Sampler | None = None
@@ -63,7 +63,7 @@ class APG:
         if self._built is None:
             instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
             (values,) = as_instances([instance], self.axes)
-            first = None if self._initial is None else self._initial.check(values)
+            first = None if self.initial is None else self.initial.check(values)
             self._built = build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
         return self._built
 
@@ -87,7 +87,7 @@ class APG:
 
     def like(self, built: Sampler) -> "APG":
         """This sampler with other arrays."""
-        new = self.with_blocks(built.blocks, self._initial)
+        new = self.with_blocks(built.blocks, self.initial)
         new.model, new._built = built.model, built
         return new
 

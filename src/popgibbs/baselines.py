@@ -22,15 +22,21 @@ from popgibbs.proposals import Enumerated, Prior
 from popgibbs.typing import PRNGKey
 
 STEP_SIZES = (1e-4, 10.0)  # between which one is looked for
+WITHOUT_HMC = "compare(..., leapfrog=()) leaves HMC out"
 NUM_TRIALS = 8  # which leaves a step size known to five percent
 
 
 def bootstrapped(apg: APG, *labels: str) -> APG:
-    """The same sampler with the prior as the proposal of the named blocks, or of all."""
+    """The same sampler with the prior as the proposal of the named blocks, or of all, which then also start from it."""
     known = [block.label for block in apg.blocks]
     if unknown := [label for label in labels if label not in known]:
         raise ValueError(f"there is no block '{unknown[0]}'; there are {', '.join(known)}")
-    return apg.with_blocks([_from_prior(block) if block.label in (labels or known) else block for block in apg.blocks])
+    blocks = [_from_prior(block) if block.label in (labels or known) else block for block in apg.blocks]
+    if labels:
+        return apg.with_blocks(blocks, apg.initial)
+    # As one block, all sites are drawn in the model's order, whatever the order of the blocks.
+    sites = dict.fromkeys(site for block in apg.blocks for site in block.sites)
+    return apg.with_blocks(blocks, apg.with_blocks([Block(*sites, proposal=Prior())]))
 
 
 def _from_prior(block: Block) -> Block:
@@ -49,9 +55,9 @@ def hmc_after(apg: APG, *, step_size: Any, num_steps: int, summed: bool = True) 
     finite = [site.name for site in latent if site.support is not None]
     continuous = [site.name for site in latent if not site.discrete]
     if endless := [site.name for site in latent if site.discrete and site.support is None]:
-        raise ValueError(f"HMC-RWS needs discrete sites to be finite; {endless} are not")
+        raise ValueError(f"HMC-RWS needs discrete sites to be finite; {endless} are not ({WITHOUT_HMC})")
     if not continuous:
-        raise ValueError("HMC-RWS needs continuous sites; the model has none")
+        raise ValueError(f"HMC-RWS needs continuous sites; the model has none ({WITHOUT_HMC})")
     move = HMC(step_size=step_size, num_steps=num_steps)
     if summed or not finite:
         blocks = [Block(*continuous, *finite, move=move)]
@@ -65,7 +71,8 @@ def tuned(
 ) -> APG:
     """A sampler whose first block moves by HMC, with the step size at which that share of its moves is accepted.
 
-    Larger steps are accepted less often, so it is found by bisection. Pass instances of the training set.
+    Larger steps are accepted less often, so it is found by bisection. Pass instances of the training set, and as many
+    sweeps as there will be: nearer to the modes fewer moves may be accepted than near the initial samples.
     """
     listed = as_instances(instances, apg.axes)
     apg.check(listed[0])
@@ -75,7 +82,7 @@ def tuned(
         # As an array it is an input of compiled code, not a part of it: another step size is not another compilation.
         tried = _with_step_size(apg, jnp.exp(middle))
         posterior = tried.sample(key, listed, num_sweeps=num_sweeps, num_particles=num_particles)
-        # The first sweeps leave the initial samples, where gradients are steep.
+        # Of the second half: the first sweeps leave the initial samples, where gradients are steep.
         rate = float(np.mean(posterior.acceptance[:, :, num_sweeps // 2 + 1 :, 0]))
         low, high = (middle, high) if rate > acceptance else (low, middle)
     return _with_step_size(apg, float(np.exp((low + high) / 2)))

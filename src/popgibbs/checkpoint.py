@@ -1,5 +1,6 @@
 """Saving and restoring with Orbax: arrays by name, always restored into a target, configuration and versions inside."""
 
+import hashlib
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 FORMAT = 1
+SAMPLER = "arrays"  # the part of a training state that is the sampler
 _PACKAGES = ("popgibbs", "jax", "jaxlib", "numpyro", "equinox", "optax")
 
 
@@ -103,7 +105,10 @@ class Checkpoints:
     def restore(self, target: Any) -> Any:
         """The newest checkpoint as a tree like the target."""
         self._manager.wait_until_finished()
-        return from_names(read_arrays(self.directory), target, str(self.directory))
+        arrays = read_arrays(self.directory)
+        if all(name.split("/")[0] == SAMPLER for name in arrays):
+            raise CheckpointError(f"{self.directory} holds a sampler without its training state, which cannot be resumed")
+        return from_names(arrays, target, str(self.directory))
 
     def close(self) -> None:
         """Wait until everything is on disk."""
@@ -154,13 +159,21 @@ def read_arrays(directory: str | Path) -> dict[str, Any]:
     return _read(directory, "arrays", ocp.args.StandardRestore())
 
 
+def fingerprint(directory: str | Path) -> str:
+    """A short text that differs between samplers with other arrays."""
+    digest = hashlib.sha256()
+    for name, array in sorted(read_arrays(directory).items()):
+        digest.update(name.encode() + np.asarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
 def export(directory: str | Path, out: str | Path) -> None:
     """Write the arrays of a run's sampler without its training state: a third of the size, to be passed on."""
     about, arrays = read_about(directory), read_arrays(directory)
     if Path(out).exists():
         raise CheckpointError(f"{out} exists already; choose another directory")
     exported = Checkpoints(out, about["configuration"])
-    sampler = {name: array for name, array in arrays.items() if name.split("/")[0] == "arrays"}
+    sampler = {name: array for name, array in arrays.items() if name.split("/")[0] == SAMPLER}
     exported.save(about["step"], sampler, about["versions"])
     exported.close()
     # Orbax notes here that it was done, and the path; a checkpoint with its final name is complete without.

@@ -90,7 +90,7 @@ def _stoppable(way_on: str) -> Iterator[None]:
 
 @app.command()
 def demo(
-    out_dir: Annotated[Path, typer.Option("--out", help="Where figures and the trained sampler go.")] = Path("demo"),
+    out_dir: Annotated[Path, typer.Option("--out", help="Where figures go.")] = Path("demo"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = demonstration.NUM_STEPS,
     seed: Seed = 0,
 ) -> None:
@@ -238,8 +238,11 @@ def sample(
     instances = read_instances(data, sampler.axes)
     for i, instance in enumerate(instances):
         experiment.check(instance, f"{data}: instance {i}")
-    if not out_file.absolute().parent.is_dir():
-        raise ValueError(f"there is no directory {out_file.absolute().parent}")
+    parent = out_file.absolute().parent
+    if not parent.is_dir():
+        raise ValueError(f"there is no directory {parent}")
+    if not os.access(parent, os.W_OK):
+        raise ValueError(f"cannot write to the directory {parent}")
     budget = variant.budget(num_sweeps, num_particles)
     posterior = sampler.sample(
         jax.random.key(seed),
@@ -311,7 +314,8 @@ def main() -> None:
         err.print(f"popgibbs: {error}", style="red", highlight=False, soft_wrap=True)
         sys.exit(1)
     except OSError as error:
-        err.print(f"popgibbs: {error.filename}: {error.strerror}", style="red", highlight=False, soft_wrap=True)
+        told = f"{error.filename}: {error.strerror}" if error.filename else error
+        err.print(f"popgibbs: {told}", style="red", highlight=False, soft_wrap=True)
         sys.exit(1)
 
 

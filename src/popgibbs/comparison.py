@@ -1,7 +1,7 @@
 """Samplers of one model side by side, at budgets that match."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -42,6 +42,7 @@ class Comparison:
     methods: dict[str, Method]
     log_joint: dict[str, np.ndarray]  # by method: (instance, sweep), averaged over populations
     acceptance: dict[str, float]  # of the first block in the last sweep
+    failed: dict[str, int]  # instances in which no particle had weight, whose numbers mean nothing
 
     @property
     def table(self) -> pd.DataFrame:
@@ -50,7 +51,8 @@ class Comparison:
         rows = []
         for label, method in self.methods.items():
             last = self.log_joint[label][:, -1]
-            (mean, error), (ahead, ahead_error) = mean_and_error(last), mean_and_error(last - reference)
+            with np.errstate(invalid="ignore"):  # where weights failed there may be a log joint of −inf
+                (mean, error), (ahead, ahead_error) = mean_and_error(last), mean_and_error(last - reference)
             rows.append(
                 {
                     "method": label,
@@ -60,6 +62,7 @@ class Comparison:
                     "ahead": ahead,
                     "ahead_se": ahead_error,
                     "acceptance": self.acceptance[label],
+                    "failed": self.failed[label],
                 }
             )
         return pd.DataFrame(rows).set_index("method")
@@ -101,6 +104,8 @@ def compare(
     num_particles: int = 10,
     rws: APG | None = None,
     gibbs: APG | None = None,
+    bootstrap: Sequence[str] = (),
+    bootstrap_factor: int = 1,
     leapfrog: Sequence[int] = (1, 5, 10),
     summed: bool = True,
     tuning: Any = None,
@@ -111,26 +116,39 @@ def compare(
 
     All have K·L particles in all, over K sweeps of L or at once; HMC evaluates the log joint once more for every further
     leapfrog step. `rws` is a sampler trained without sweeps, by default `sampler` itself: its initial proposals are where
-    HMC begins. `gibbs` has exact conditionals as its proposals, where you know them. HMC's step size is tuned on the
+    HMC begins. `gibbs` has exact conditionals as its proposals, where you know them. BPG has the prior as the proposal of
+    the blocks `bootstrap`, by default of all, and `bootstrap_factor` times the particles. HMC's step size is tuned on the
     instances `tuning`, by default a few of those compared on. `summed` is that of `hmc_after`.
     """
     listed = as_instances(instances, sampler.axes)
-    for apg in (sampler, rws, gibbs):
+    from_prior = bootstrapped(sampler, *bootstrap)
+    for apg in (sampler, rws, gibbs, from_prior):  # what does not fit is told before anything is sampled
         if apg is not None:
             apg.check(listed[0])
     key_tune, key_sample = jax.random.split(key)
     tuned_on = listed[:NUM_TUNING] if tuning is None else tuning
     first = rws or sampler
-    moved = {
-        steps: tuned(hmc_after(first, step_size=1.0, num_steps=steps, summed=summed), key_tune, tuned_on)
-        for steps in leapfrog
-    }
-    methods = matched(sampler, first, moved, gibbs, num_sweeps=num_sweeps, num_particles=num_particles)
+
+    def hmc(steps: int) -> APG:
+        fresh = hmc_after(first, step_size=1.0, num_steps=steps, summed=summed)
+        return tuned(fresh, key_tune, tuned_on, num_sweeps=max(num_sweeps, 1))
+
+    moved = {steps: hmc(steps) for steps in leapfrog}
+    budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
+    methods = matched(sampler, rws=first, bpg=from_prior, moved=moved, gibbs=gibbs, **budget)
+    methods["BPG"] = replace(methods["BPG"], num_particles=bootstrap_factor * num_particles)
     return run_methods(key_sample, methods, listed, batch_size=batch_size, progress=progress)
 
 
 def matched(
-    sampler: APG, rws: APG, moved: Mapping[int, APG], gibbs: APG | None, *, num_sweeps: int, num_particles: int
+    sampler: APG,
+    *,
+    rws: APG,
+    bpg: APG,
+    moved: Mapping[int, APG],
+    gibbs: APG | None = None,
+    num_sweeps: int,
+    num_particles: int,
 ) -> dict[str, Method]:
     """The paper's budgets; `moved` are the samplers by HMC, by the number of leapfrog steps."""
     in_sweeps: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
@@ -138,7 +156,7 @@ def matched(
     methods = {
         "APG": Method(sampler=sampler, **in_sweeps),
         "RWS": Method(sampler=rws, **at_once),
-        "BPG": Method(sampler=bootstrapped(sampler), **in_sweeps),
+        "BPG": Method(sampler=bpg, **in_sweeps),
     }
     for steps, apg in moved.items():
         methods[hmc_label(steps)] = Method(sampler=apg, evaluations=steps, **in_sweeps)
@@ -158,7 +176,7 @@ def run_methods(
     key: PRNGKey, methods: Mapping[str, Method], instances: Any, *, batch_size: int = SAMPLE_BATCH, progress: bool = True
 ) -> Comparison:
     """Each method on the same instances with the same key."""
-    log_joint, acceptance = {}, {}
+    log_joint, acceptance, failed = {}, {}, {}
     listed = list(methods.items())
     for label, method in progress_of("methods", listed) if progress else listed:
         posterior = method.sampler.sample(
@@ -171,4 +189,5 @@ def run_methods(
         )
         log_joint[label] = posterior.log_joint.mean(axis=1)
         acceptance[label] = float(posterior.acceptance[:, :, -1, 0].mean())
-    return Comparison(methods=dict(methods), log_joint=log_joint, acceptance=acceptance)
+        failed[label] = int(posterior.degenerate.sum())
+    return Comparison(methods=dict(methods), log_joint=log_joint, acceptance=acceptance, failed=failed)

@@ -122,15 +122,16 @@ def fixed_budget(result: Mapping[str, Any]) -> Figure:
 
 
 def learning(result: Mapping[str, Any]) -> Figure:
-    """A measure over training steps, a line a K."""
+    """A measure over training steps with two standard errors, a line a K."""
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
     axes = figure.subplots()
     for colour, (k, curve) in zip(COLOURS, result["by_k"].items(), strict=False):
-        axes.plot(
-            [int(step) for step in curve],
-            list(curve.values()),
-            color=colour,
-            label=f"K={k}, L={result['budget'] // int(k)}",
+        steps, label = [int(step) for step in curve], f"K={k}, L={result['budget'] // int(k)}"
+        means, errors = (np.array([entry[of] for entry in curve.values()]) for of in ("mean", "se"))
+        axes.plot(steps, means, color=colour, label=label)
+        # On a logarithmic scale a band must stay above zero.
+        axes.fill_between(
+            steps, np.maximum(means - 2 * errors, means / 10), means + 2 * errors, color=colour, alpha=0.2, linewidth=0
         )
     axes.set_yscale("log")
     axes.set(xlabel="training step", ylabel=result["measure"])

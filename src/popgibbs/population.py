@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from popgibbs.target import total
 from popgibbs.typing import LogProbs, PRNGKey, Resampler, Values
-from popgibbs.weights import degenerate, ess, log_mean_exp, normalise, proper
+from popgibbs.weights import degenerate, ess, log_mean_exp, normalise, proper, weighted_sum
 
 
 class Particle(eqx.Module):
@@ -39,10 +39,10 @@ class Population(eqx.Module):
 
     @property
     def mean_log_joint(self) -> Float[Array, ""]:
-        """Σ_l w̄_l log p(x, z_l)."""
+        """Σ_l w̄_l log p(x, z_l); particles count alike where none has weight."""
         weights = normalise(self.log_weights)
-        log_joint = jax.vmap(lambda particle: particle.log_joint)(self.particles)
-        return jnp.sum(jnp.where(weights > 0, weights * log_joint, 0.0))
+        weights = jnp.where(jnp.any(weights > 0), weights, 1 / weights.shape[0])
+        return weighted_sum(weights, jax.vmap(lambda particle: particle.log_joint)(self.particles))
 
     @property
     def diversity(self) -> Int[Array, ""]:

@@ -69,7 +69,7 @@ class Metrics(NamedTuple):
     acceptance: Array  # by block, of the last sweep
     log_joint: Array  # after the last sweep
     log_evidence: Array
-    finite: Array  # by block, then the model: whether the gradient was finite
+    finite: Array  # by block, then the model, then the initial sampler: whether the gradient was finite
     beta: Array  # the power of the likelihood; 1 unless the run is tempered
 
 
@@ -175,7 +175,8 @@ def _apply(
     log_evidence: Array,
 ) -> tuple[State, Metrics]:
     """The optimiser's update, unless the gradient is not finite."""
-    finite = jnp.stack([_all_finite(tree) for tree in (*gradient.arrays.blocks, gradient.arrays.model)])
+    parts = (*gradient.arrays.blocks, gradient.arrays.model, gradient.arrays.first)
+    finite = jnp.stack([_all_finite(tree) for tree in parts])
     good = jnp.all(finite)
     updates, optimiser_state = optimiser.update(gradient.arrays, state.optimiser, state.arrays)
     proposed = (optax.apply_updates(state.arrays, updates), optimiser_state)
@@ -248,9 +249,10 @@ def run_training(
             done = step + 1
             if done % report_every == 0 or done == num_steps:
                 _report(history, done, metrics, state, sampler, trackers)
-            if checkpoints is not None and (done % checkpoint_every == 0 or done == num_steps or stopped.is_set()):
+            regular = done % checkpoint_every == 0 or done == num_steps
+            if checkpoints is not None and (regular or stopped.is_set()):
                 checkpoints.save(done, state)
-                if at_checkpoints is not None and not stopped.is_set():
+                if at_checkpoints is not None and regular:
                     at_checkpoints(done, _trained(sampler, state))
             if stopped.is_set() and done < num_steps:
                 raise Interrupted(f"stopped after step {done}")
@@ -269,7 +271,7 @@ def _report(
     numbers = {name: np.asarray(value) for name, value in metrics._asdict().items()}
     numbers["skipped"] = np.asarray(state.skipped)
     if int(state.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
-        owners = [f"block '{block.label}'" for block in sampler.blocks] + ["the model"]
+        owners = [f"block '{block.label}'" for block in sampler.blocks] + ["the model", "the initial sampler"]
         culprits = [owner for owner, finite in zip(owners, numbers["finite"], strict=True) if not finite]
         raise FloatingPointError(
             f"the gradient of {' and '.join(culprits) or 'some block'} was not finite in the last "

@@ -28,7 +28,9 @@ class ManyBeta(dist.Beta):
         assert key is not None
         shape = (*sample_shape, *self.batch_shape)
         pair = [jnp.asarray(c, float) for c in (self.concentration1, self.concentration0)]
-        log_first, log_second = log_gamma_variates(key, jnp.stack([jnp.broadcast_to(c, shape) for c in pair]))
+        # A key each, so that an element's draw does not depend on how many elements follow it.
+        keys, pairs = jax.random.split(key), jnp.stack([jnp.broadcast_to(c, shape) for c in pair])
+        log_first, log_second = jax.vmap(log_gamma_variates)(keys, pairs)
         return _inside(jax.nn.sigmoid(log_first - log_second))
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:

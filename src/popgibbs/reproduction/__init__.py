@@ -1,6 +1,7 @@
 """The paper's tables and figures of an experiment, by one call."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from popgibbs import figures
-from popgibbs.checkpoint import versions
+from popgibbs.checkpoint import fingerprint, versions
 from popgibbs.experiments.study import Study, label_of
 from popgibbs.experiments.tables import held_out
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
@@ -28,7 +29,7 @@ def reproduce(study: Study, preset: str, directory: Path, *, seed: int, console:
     if preset not in study.presets:
         raise ValueError(f"there is no preset '{preset}'; there are {', '.join(study.presets)}")
     begun_with = {"experiment": study.experiment.name, "preset": preset, "seed": seed}
-    store = Store(directory, {**begun_with, "popgibbs": versions()["popgibbs"]})
+    store = Store(directory, {**begun_with, **_behind(study, preset)})
     work = Work(study, study.presets[preset], store, seed, console)
     results = {
         **begun_with,
@@ -47,6 +48,16 @@ def reproduce(study: Study, preset: str, directory: Path, *, seed: int, console:
     (directory / "results.md").write_text(text)
     console.print(Markdown(text))
     console.print(f"Written: {directory / 'results.md'}, {directory / 'results.json'} and figures", soft_wrap=True)
+
+
+def _behind(study: Study, preset: str) -> dict[str, Any]:
+    """What else numbers depend on: with any of it changed, what was measured before does not belong to the rest."""
+    shipped = {variant: study.experiment.shipped / variant for variant in study.variants}
+    return {
+        "versions": versions(),
+        "sizes": asdict(study.presets[preset]),
+        "samplers": {variant: fingerprint(run) for variant, run in shipped.items() if run.is_dir()},
+    }
 
 
 def _measured(work: Work) -> dict[str, Any]:

@@ -77,5 +77,5 @@ def learning(work: Work, learning: Learning) -> dict[str, Any]:
 
         directory = work.store.directory / "runs" / f"learning-{k}"
         work.train(directory, learning.variant, replace(usual, checkpoint_every=every, **spent), note)
-        curves[str(k)] = {step.lstrip("0"): at["mean"] for step, at in work.store.all(f"learning/{k}").items()}
+        curves[str(k)] = {step.lstrip("0"): at for step, at in work.store.all(f"learning/{k}").items()}
     return {"measure": learning.label, "budget": learning.budget, "by_k": curves}

@@ -26,10 +26,12 @@ def methods_of(work: Work, samplers: Samplers, setting: Setting) -> dict[str, Me
         return hmc_after(samplers["rws"], step_size=step_size, num_steps=steps, summed=work.study.summed)
 
     def tune(steps: int) -> float:
-        work.console.print(f"{label_of(size)}: a step size for HMC with {steps} leapfrog steps ...")
+        work.console.print(f"{label_of(size)}: a step size for {hmc_label(steps)} ...")
         keys = jax.random.split(fold_in(jax.random.key(work.seed), 0x7C9E), work.preset.tuning_instances)
         instances = jax.device_get(jax.vmap(lambda key: work.experiment.simulate(key, **size)[0])(keys))
-        move: Any = tuned(moved(steps, 1.0), jax.random.key(work.seed), instances).built.blocks[0].move
+        fresh = moved(steps, 1.0)
+        found = tuned(fresh, jax.random.key(work.seed), instances, num_sweeps=work.preset.num_sweeps)
+        move: Any = found.built.blocks[0].move
         return move.step_size
 
     by_steps = {
@@ -50,7 +52,8 @@ def measure(work: Work, methods: Mapping[str, Method], setting: Setting) -> dict
         measured = _in_chunks(work, label, method, setting)
         last = measured["log_joint"][:, -1]
         first = last if first is None else first
-        rows[label] = {**method.spent, **_summary(measured), "behind": mean_of(first - last)}
+        with np.errstate(invalid="ignore"):  # where weights failed there may be a log joint of −inf
+            rows[label] = {**method.spent, **_summary(measured), "behind": mean_of(first - last)}
     return {
         "label": setting.label,
         "size": dict(setting.size),
@@ -97,16 +100,19 @@ def run_method(experiment: Experiment, method: Method, key: PRNGKey, instances: 
         "ess_share": posterior.ess[:, :, -1].mean(axis=1) / method.num_particles,
         "acceptance": posterior.acceptance[:, :, -1].mean(axis=1),
         "seconds": np.full(len(posterior.log_joint), reached.seconds / len(posterior.log_joint)),
+        "failed": posterior.degenerate,
         **reached.taken,
     }
-    return {name: np.round(values, 4).tolist() for name, values in numbers.items()}
+    return {name: np.round(np.asarray(values, float), 4).tolist() for name, values in numbers.items()}
 
 
 def _summary(measured: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    by_sweep = {name: values for name, values in measured.items() if name not in ("ess_share", "acceptance", "seconds")}
+    once = ("ess_share", "acceptance", "seconds", "failed")
+    by_sweep = {name: values for name, values in measured.items() if name not in once}
     return {
         "ess_share": float(measured["ess_share"].mean()),  # over the blocks of the last sweep
         "acceptance": float(measured["acceptance"][:, 0].mean()),
+        "failed": int(measured["failed"].sum()),  # instances in which no particle had weight
         "seconds_an_instance": float(measured["seconds"].mean()),
         **{
             name: {**mean_of(values[:, -1]), "by_sweep": [mean_of(column) for column in values.T]}

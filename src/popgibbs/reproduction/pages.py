@@ -15,7 +15,12 @@ def page(results: Mapping[str, Any]) -> str:
         for number in _numbers(results["settings"][0]):
             parts += [f"## {LABELS[number].capitalize()}", overview_table(results, number)]
     for setting in results["settings"]:
-        parts += [f"## {heading(setting)}", settings_table(setting, results), *_orders(setting, results)]
+        parts += [
+            f"## {heading(setting)}",
+            settings_table(setting, results),
+            *_failures(setting),
+            *_orders(setting, results),
+        ]
     if "fixed_budget" in results:
         parts += [_budget_title(results["fixed_budget"]), budget_table(results["fixed_budget"])]
     if "learning" in results:
@@ -105,6 +110,11 @@ def _limits(setting: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, 
     return known if setting["limit"] is None else {**known, LABELS["log_joint"]: with_error(setting["limit"])}
 
 
+def _failures(setting: Mapping[str, Any]) -> list[str]:
+    failed = [f"{label} on {row['failed']} instances" for label, row in setting["methods"].items() if row["failed"]]
+    return [f"No particle had weight, so that numbers mean nothing: {', '.join(failed)}."] if failed else []
+
+
 def _orders(setting: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
     """Where the paper has two methods the other way round, and why, as far as it is known."""
     reported = results["paper"].get("log_joint", {}).get(setting["label"], {})
@@ -144,7 +154,7 @@ def learning_table(learning: Mapping[str, Any]) -> str:
     by_k = learning["by_k"]
     steps = next(iter(by_k.values()))
     rows = [
-        {"step": f"{int(step):,}", **{f"K={k}": f"{curve[step]:.2g}" for k, curve in by_k.items() if step in curve}}
+        {"step": f"{int(step):,}", **{f"K={k}": _rough(curve[step]) for k, curve in by_k.items() if step in curve}}
         for step in steps
     ]
     return markdown(["step", *(f"K={k}" for k in by_k)], rows)
@@ -152,6 +162,11 @@ def learning_table(learning: Mapping[str, Any]) -> str:
 
 def with_error(entry: Mapping[str, float], digits: int = 1) -> str:
     return f"{entry['mean']:,.{digits}f} ± {entry['se']:.{digits}f}"
+
+
+def _rough(entry: Mapping[str, float]) -> str:
+    """Where numbers fall by orders of magnitude."""
+    return f"{entry['mean']:.2g} ± {entry['se']:.1g}"
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:

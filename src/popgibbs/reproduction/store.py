@@ -24,10 +24,10 @@ class Store:
             write_json(path, self.setup)
         elif (found := read_json(path)) != self.setup:
             differ = sorted(name for name in {*found, *self.setup} if found.get(name) != self.setup.get(name))
-            raise ValueError(
-                f"{directory} was begun with {differ[0]}={found.get(differ[0])}, now it is {self.setup.get(differ[0])}; "
-                "choose another directory"
-            )
+            before, now = found.get(differ[0]), self.setup.get(differ[0])
+            plain = isinstance(before, str | int) and isinstance(now, str | int)
+            told = f"{differ[0]}={before}, now it is {now}" if plain else f"other {differ[0]}"
+            raise ValueError(f"{directory} was begun with {told}; choose another directory")
 
     def get(self, name: str, measure: Callable[[], Any]) -> Any:
         """The measurement of that name, made now if it was not before."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from popgibbs.api import APG
 from popgibbs.baselines import bootstrapped
@@ -12,12 +13,9 @@ from popgibbs.experiments.study import Preset, Samplers, Setting, Study
 
 def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, num_particles: int) -> dict[str, Method]:
     apg = samplers["default"]
-    found = matched(apg, samplers["rws"], moved, None, num_sweeps=num_sweeps, num_particles=num_particles)
-    bootstrap = {
-        "BPG": replace(found["APG"], sampler=bootstrapped(apg, "what")),
-        "BPG, all blocks": found["BPG"],
-    }
-    return {**found, **bootstrap}
+    budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
+    found = matched(apg, rws=samplers["rws"], bpg=bootstrapped(apg, "what"), moved=moved, **budget)
+    return {**found, "BPG, all blocks": replace(found["APG"], sampler=bootstrapped(apg))}
 
 
 def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:

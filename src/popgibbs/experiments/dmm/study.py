@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from popgibbs.api import APG
 from popgibbs.baselines import bootstrapped
@@ -14,11 +15,12 @@ SIZE = {"points": 600}
 
 def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, num_particles: int) -> dict[str, Method]:
     """Each with the decoder that was learned with it; BPG has that of the paper's networks."""
-    found = matched(samplers["default"], samplers["rws"], moved, None, num_sweeps=num_sweeps, num_particles=num_particles)
+    bpg = bootstrapped(samplers["paper"], "mu")
+    budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
+    found = matched(samplers["default"], rws=samplers["rws"], bpg=bpg, moved=moved, **budget)
     in_sweeps = found["APG"]
     return {
         **found,
-        "BPG": replace(in_sweeps, sampler=bootstrapped(samplers["paper"], "mu")),
         "BPG, all blocks": replace(in_sweeps, sampler=bootstrapped(samplers["paper"])),
         "APG, the paper's networks": replace(in_sweeps, sampler=samplers["paper"]),
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from popgibbs.api import APG
 from popgibbs.baselines import bootstrapped
@@ -26,14 +27,15 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
     exact = [Block("tau", "mu", proposal=ExactGlobals()), Block("c", proposal=Enumerated())]
     gibbs = apg.with_blocks(exact, initial=rws)
     accepting = [Block(*b.sites, proposal=b.proposal, move=Metropolis(), by=b.by) for b in apg.blocks]
-    found = matched(apg, rws, moved, gibbs, num_sweeps=num_sweeps, num_particles=num_particles)
+    bpg = bootstrapped(apg, "tau,mu")
+    budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
+    found = matched(apg, rws=rws, bpg=bpg, moved=moved, gibbs=gibbs, **budget)
     in_sweeps = found["APG"]
     return {
         **found,
         "Gibbs, APG's start": replace(in_sweeps, sampler=apg.with_blocks(exact, initial=apg)),
         "APG, Metropolis": replace(in_sweeps, sampler=apg.with_blocks(accepting)),
-        "BPG": replace(in_sweeps, sampler=bootstrapped(apg, "tau,mu")),
-        "BPG, all blocks": found["BPG"],
+        "BPG, all blocks": replace(in_sweeps, sampler=bootstrapped(apg)),
         "APG, seeded start": replace(in_sweeps, sampler=samplers["default"]),
     }
 
