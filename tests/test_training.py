@@ -79,6 +79,17 @@ def tracked(located: pg.APG) -> Tracked:
     return Tracked(fitted, received, screen.getvalue(), step)
 
 
+def test_the_speed_of_slow_steps_is_shown() -> None:
+    screen, clock = StringIO(), [0.0]
+    numbers = {"ess": [1.0], "loss": np.zeros(1), "log_joint": 0.0, "beta": 1.0, "skipped": 0}
+    console = Console(file=screen, width=200, get_time=lambda: clock[0])
+    with training_progress(200, ["mu"], 4, console=console) as bar:
+        for step in (50, 100, 150):
+            clock[0] += 100.0
+            bar(step, numbers)
+    assert "0.5/s" in screen.getvalue()
+
+
 # Learning ---------------------------------------------------------------------------------------------------------------
 
 
@@ -198,13 +209,13 @@ def test_step_with_a_gradient_that_is_not_finite_changes_nothing(brittle: pg.APG
     step = Step(brittle.built, optimiser, Budget(num_particles=3, num_sweeps=1, batch_size=2))
     begun, _ = step(start(brittle.built, KEY, optimiser), good)
     skipped, metrics = step(begun, bad)
-    assert metrics.finite.tolist() == [False, True]
+    assert metrics.finite.tolist() == [False, True, True]
     for before, after in zip(*(jax.tree.leaves((s.arrays, s.optimiser)) for s in (begun, skipped)), strict=True):
         np.testing.assert_array_equal(before, after)
     twice, _ = step(skipped, bad)
     assert [int(n) for n in (twice.step, twice.skipped, twice.skipped_in_a_row)] == [3, 2, 2]
     after, metrics = step(twice, good)
-    assert metrics.finite.tolist() == [True, True]
+    assert metrics.finite.tolist() == [True, True, True]
     assert [int(n) for n in (after.step, after.skipped, after.skipped_in_a_row)] == [4, 2, 0]
     assert np.all(np.asarray(jax.tree.leaves(after.arrays)) != np.asarray(jax.tree.leaves(begun.arrays)))
     assert np.all(np.isfinite(np.asarray(jax.tree.leaves(after.arrays))))
@@ -216,6 +227,15 @@ def test_many_failed_steps_in_a_row_stop_the_run_and_name_the_block(
     monkeypatch.setattr(training, "MAX_SKIPPED_IN_A_ROW", 3)
     with pytest.raises(FloatingPointError, match=r"gradient of block 'mu' was not finite in the last 4 steps \(step 4\)"):
         fit(brittle, instances={"x": np.zeros((2, 3))}, report_every=2)
+
+
+def test_gradients_of_the_initial_sampler_are_watched_too(
+    located: pg.APG, brittle: pg.APG, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "MAX_SKIPPED_IN_A_ROW", 3)
+    started = located.with_blocks(located.blocks, initial=brittle)
+    with pytest.raises(FloatingPointError, match="gradient of the initial sampler was not finite in the last 4 steps"):
+        fit(started, instances={"x": np.zeros((2, 3))}, report_every=2)
 
 
 # Parts of a batch and devices -------------------------------------------------------------------------------------------

@@ -23,9 +23,13 @@ from popgibbs.typing import Tracker
 T = TypeVar("T")
 
 
+SPEED_OVER = 1800.0  # seconds; steps of videos are reported once in more than a minute
+
+
 class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed else "compiling")
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:.1f}/s" if speed else "compiling")
 
 
 @contextmanager
@@ -43,7 +47,7 @@ def training_progress(
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=False)),
     ]
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, speed_estimate_period=SPEED_OVER) as progress:
         task = progress.add_task("training", total=num_steps, completed=start, numbers="")
 
         def tracker(step: int, metrics: Mapping[str, Any]) -> None:
