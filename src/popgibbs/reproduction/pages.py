@@ -161,7 +161,7 @@ def learning_table(learning: Mapping[str, Any]) -> str:
 
 
 def with_error(entry: Mapping[str, float], digits: int = 1) -> str:
-    return f"{entry['mean']:,.{digits}f} ± {entry['se']:.{digits}f}"
+    return f"{entry['mean']:,.{digits}f} ± {entry['se']:,.{digits}f}"
 
 
 def _rough(entry: Mapping[str, float]) -> str:
