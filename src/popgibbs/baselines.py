@@ -21,9 +21,9 @@ from popgibbs.moves import HMC
 from popgibbs.proposals import Enumerated, Prior
 from popgibbs.typing import PRNGKey
 
-STEP_SIZES = (1e-4, 10.0)  # between which one is looked for
+STEP_SIZES = (1e-6, 10.0)  # between which one is looked for; a thousand sharp dimensions need very small ones
 WITHOUT_HMC = "compare(..., leapfrog=()) leaves HMC out"
-NUM_TRIALS = 8  # which leaves a step size known to five percent
+NUM_TRIALS = 8  # which leaves a step size known to a few percent
 
 
 def bootstrapped(apg: APG, *labels: str) -> APG:

@@ -37,11 +37,11 @@ STUDY = Study(
     methods=methods,
     presets={
         "quick": Preset(
-            settings=_settings(40, 10, 10),
+            settings=_settings(20, 6, 10),
             num_particles=5,
             tuning_instances=2,
             pictures=TRACKED,
-            scaled_down="10 videos of 100 frames and 40 of 20 frames instead of 5,000 each, K·L=100 instead of 1,000",
+            scaled_down="6 videos of 100 frames and 20 of 20 frames instead of 5,000 each, K·L=100 instead of 1,000",
         ),
         "paper": Preset(
             settings=_settings(5000, 5000, 10),
