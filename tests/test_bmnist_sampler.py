@@ -1,6 +1,7 @@
 """Bouncing digits: what proposals find on their own, the error of reconstructions, pictures, what does not fit."""
 
 import sys
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -20,6 +21,7 @@ from popgibbs.experiments.tables import evaluate, held_out
 from popgibbs.films import NUM_SHOWN, strip
 from popgibbs.instances import Data, complete
 from popgibbs.pictures import save_samples
+from popgibbs.statistics import pool
 
 KEY = jax.random.key(0)
 MEAN = jnp.asarray(mean_digit())
@@ -112,7 +114,7 @@ def test_a_step_towards_a_crop_goes_as_far_as_it_helps(step, end):
     assert found == pytest.approx(end)
 
 
-@pytest.mark.parametrize("kind", [What, PaperWhat])
+@pytest.mark.parametrize("kind", [What, PaperWhat, partial(PaperWhat, pool=pool)], ids=["steps", "mean", "sum"])
 def test_padded_frames_say_nothing_about_codes(kind):
     model, what = BouncingDigits(2, MEAN, key=KEY), kind(key=jax.random.key(1))
     frames, where = np.random.default_rng(0).uniform(size=(4, CANVAS, CANVAS)), jnp.zeros((4, 2, 2))

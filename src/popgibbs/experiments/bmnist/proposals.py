@@ -283,12 +283,17 @@ def _as_far_as_it_helps(value: Callable[[Array, Array], Array], code: Array, ste
 
 
 class PaperWhat(eqx.Module):
-    """q(what | frames, where): cropped frames through the paper's network, averaged over time, a Normal a digit."""
+    """q(what | frames, where): cropped frames through the paper's network, pooled over time, a Normal a digit.
+
+    The mean is what carries over to videos of other lengths; the paper's text has the sum, `pool=statistics.pool`.
+    """
 
     encoder: eqx.nn.Sequential
     head: eqx.nn.Linear
+    pool: Callable[[Array, Array], Array] = eqx.field(static=True)
 
-    def __init__(self, *, key: Key[Array, ""]):
+    def __init__(self, *, key: Key[Array, ""], pool: Callable[[Array, Array], Array] = mean_pool):
+        self.pool = pool
         key_encoder, key_head = jax.random.split(key)
         self.encoder = layers((DIGIT**2, 400, 200), key=key_encoder)
         self.head = eqx.nn.Linear(200, 2 * CODE, key=key_head)
@@ -297,6 +302,6 @@ class PaperWhat(eqx.Module):
         cropped = crops(data, latents)
         rows = cropped.reshape(-1, DIGIT**2)
         hidden = jax.nn.relu(jax.vmap(self.encoder)(rows)).reshape(*cropped.shape[:2], -1)
-        pooled = mean_pool(hidden, data.mask["time"])
+        pooled = self.pool(hidden, data.mask["time"])
         loc, log_variance = jnp.split(jax.vmap(self.head)(pooled), 2, axis=-1)
         numpyro.sample("what", dist.Normal(loc, jnp.exp(0.5 * log_variance)).to_event(2))
