@@ -29,6 +29,10 @@ def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:
     )
 
 
+HMC_REASON = (
+    "step sizes that are accepted are about a ten-thousandth for a thousand sharp dimensions, with which nothing moves far "
+    "from where RWS put it"
+)
 TRACKED = tuple({"digits": digits, "frames": 100} for digits in (3, 4, 5))
 
 STUDY = Study(
@@ -78,6 +82,8 @@ STUDY = Study(
         }
     },
     reasons={
+        "RWS": "it has the best of twenty times the particles that HMC-RWS starts from",
         "BPG": "codes from the prior are never those of the digits, and none of a few particles survives by merit",
+        **{hmc_label(steps): HMC_REASON for steps in (1, 5, 10)},
     },
 )
