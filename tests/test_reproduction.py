@@ -188,6 +188,7 @@ def test_what_was_measured_is_not_measured_again(study, measured, results, monke
 
     monkeypatch.setattr(methods, "run", fail)
     monkeypatch.setattr(methods, "tuned", fail)
+    monkeypatch.setattr(reproduction, "draw_samples", fail)
     reproduction.reproduce(study, "tiny", measured, seed=1, console=Console(quiet=True))
     assert json.loads((measured / "results.json").read_text()) == results
 

@@ -89,14 +89,17 @@ def _curves(work: Work, results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pictures(work: Work) -> Iterator[str]:
-    """Draw samples over sweeps beside one of RWS; yields the files' names."""
+    """Draw samples over sweeps beside one of RWS, unless they are there; yields the files' names."""
     for size in work.preset.pictures:
+        stem = "-".join(["samples", *label_of(size).replace(",", "").split()])
+        paths = [work.store.directory / f"{stem}{suffix}" for suffix in work.study.suffixes]
+        yield from (path.name for path in paths)
+        if all(path.exists() for path in paths):
+            continue
         work.console.print(f"Pictures of samples: {label_of(size)} ...")
         samplers = work.samplers(size)
         shown, _ = held_out(work.experiment, work.seed, NUM_INSTANCES, size)
         in_sweeps = samplers[work.study.variants[0]]
         drawings = draw_samples(work.experiment, in_sweeps, jax.random.key(work.seed), shown, samplers["rws"])
-        for suffix in work.study.suffixes:
-            name = "-".join(["samples", *label_of(size).replace(",", "").split()]) + suffix
-            save_samples(drawings, work.store.directory / name)
-            yield name
+        for path in paths:
+            save_samples(drawings, path)

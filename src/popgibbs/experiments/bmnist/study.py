@@ -30,8 +30,8 @@ def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:
 
 
 HMC_REASON = (
-    "step sizes that are accepted are about a ten-thousandth for a thousand sharp dimensions, with which nothing moves far "
-    "from where RWS put it"
+    "for a thousand sharp dimensions, step sizes that are accepted are about a ten-thousandth, with which nothing moves "
+    "far from where RWS put it"
 )
 TRACKED = tuple({"digits": digits, "frames": 100} for digits in (3, 4, 5))
 
