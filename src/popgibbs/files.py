@@ -7,8 +7,11 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A place beside a file to write it to, moved there at the end; a failure leaves an older file as it was."""
-    partial = path.with_name(path.name + ".partial")
+    """A place beside a file to write it to, moved there at the end; a failure leaves an older file as it was.
+
+    It ends like the file, because writers of figures go by the ending.
+    """
+    partial = path.with_name(f"partial-{path.name}")
     try:
         yield partial
         partial.replace(path)

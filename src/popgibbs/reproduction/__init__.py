@@ -13,6 +13,7 @@ from popgibbs import figures
 from popgibbs.checkpoint import fingerprint, versions
 from popgibbs.experiments.study import Study, label_of
 from popgibbs.experiments.tables import held_out
+from popgibbs.files import whole
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
 from popgibbs.reproduction import curves
 from popgibbs.reproduction.methods import measure, methods_of
@@ -102,4 +103,5 @@ def _pictures(work: Work) -> Iterator[str]:
         in_sweeps = samplers[work.study.variants[0]]
         drawings = draw_samples(work.experiment, in_sweeps, jax.random.key(work.seed), shown, samplers["rws"])
         for path in paths:
-            save_samples(drawings, path)
+            with whole(path) as partial:
+                save_samples(drawings, partial)
