@@ -171,6 +171,14 @@ def test_a_fingerprint_tells_samplers_apart(located: pg.APG, tmp_path: Path) -> 
     assert one == same != other
 
 
+def test_a_sampler_without_its_training_state_cannot_be_resumed(located: pg.APG, tmp_path: Path) -> None:
+    located.save(tmp_path)
+    resumed = Checkpoints(tmp_path)
+    with pytest.raises(pg.CheckpointError, match="holds a sampler without its training state, which cannot be resumed"):
+        resumed.restore({"arrays": eqx.filter(located.built, eqx.is_inexact_array), "key": jax.random.key(0)})
+    resumed.close()
+
+
 def test_an_export_never_overwrites(located: pg.APG, tmp_path: Path) -> None:
     located.save(tmp_path / "run")
     (tmp_path / "mine").mkdir()

@@ -41,8 +41,8 @@ def from_names(arrays: Mapping[str, Any], target: Any, where: str) -> Any:
         raise CheckpointError(
             f"{where} lacks '{missing[0]}' ({len(missing)} arrays are missing): it is of another sampler"
         )
-    within = {name.split("/")[0] for name in expected}
-    if extra := sorted(name for name in set(arrays) - set(expected) if name.split("/")[0] in within):
+    within = {_part(name) for name in expected}
+    if extra := sorted(name for name in set(arrays) - set(expected) if _part(name) in within):
         raise CheckpointError(f"{where} is of another sampler: it holds '{extra[0]}', which this one does not")
     for name, leaf in expected.items():
         if np.shape(arrays[name]) != np.shape(leaf):
@@ -53,6 +53,11 @@ def from_names(arrays: Mapping[str, Any], target: Any, where: str) -> Any:
     return jax.tree_util.tree_unflatten(
         structure, [_like(arrays[name], leaf) for name, leaf in zip(expected, leaves, strict=True)]
     )
+
+
+def _part(name: str) -> str:
+    """The part of the saved tree that an array's name lies in."""
+    return name.split("/")[0]
 
 
 def _plain(leaf: Any) -> Any:
@@ -106,7 +111,7 @@ class Checkpoints:
         """The newest checkpoint as a tree like the target."""
         self._manager.wait_until_finished()
         arrays = read_arrays(self.directory)
-        if all(name.split("/")[0] == SAMPLER for name in arrays):
+        if all(_part(name) == SAMPLER for name in arrays):
             raise CheckpointError(f"{self.directory} holds a sampler without its training state, which cannot be resumed")
         return from_names(arrays, target, str(self.directory))
 
@@ -173,7 +178,7 @@ def export(directory: str | Path, out: str | Path) -> None:
     if Path(out).exists():
         raise CheckpointError(f"{out} exists already; choose another directory")
     exported = Checkpoints(out, about["configuration"])
-    sampler = {name: array for name, array in arrays.items() if name.split("/")[0] == SAMPLER}
+    sampler = {name: array for name, array in arrays.items() if _part(name) == SAMPLER}
     exported.save(about["step"], sampler, about["versions"])
     exported.close()
     # Orbax notes here that it was done, and the path; a checkpoint with its final name is complete without.
