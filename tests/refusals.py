@@ -52,7 +52,7 @@ def draws(**sites: Any) -> Callable[[Any, Any, Any], None]:
 
 NORMAL = dist.Normal(0.0, 1.0)
 TAU = pg.Block("tau", proposal=draws(tau=dist.Gamma(1.0, 1.0)))
-MU = pg.Block("mu", proposal=draws(mu=NORMAL.expand([3])))
+MU = pg.Block("mu", proposal=draws(mu=NORMAL.expand([3])), by="c")
 C = pg.Block("c", proposal=draws(c=lambda n: dist.Categorical(logits=jnp.zeros((n, 3)))))
 ONE = pg.Block("mu", proposal=draws(mu=NORMAL))
 
@@ -65,6 +65,14 @@ def build(model: Any, *blocks: pg.Block, data: Any = None, example: Any = None, 
         example=EXAMPLE if example is None else example,
         resample_below=resample_below,
     )
+
+
+def refused_padded(message: str, *arguments: Any, **options: Any) -> None:
+    """Built for instances of one size, and refused where those of several would have to be padded into one bucket."""
+    apg = build(*arguments, **options)
+    x = np.concatenate([EXAMPLE["x"], EXAMPLE["x"]])
+    with pytest.raises(ValueError, match=f"instances of different sizes are padded to one, but {message}"):
+        apg.sample(jax.random.key(0), [{**EXAMPLE, **options.get("example", {}), "x": x[:n]} for n in range(4, 10)])
 
 
 def refused(message: str, *arguments: Any, **options: Any) -> None:

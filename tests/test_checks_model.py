@@ -4,19 +4,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import special, stats
 
 import popgibbs as pg
-from refusals import EXAMPLE, MU, NORMAL, ONE, TAU, C, build, model, refused, single
+from oracles import assert_mean
+from refusals import EXAMPLE, MU, NORMAL, ONE, TAU, C, build, model, refused, refused_padded, single
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def test_a_sampler_that_meets_all_conditions_is_built() -> None:
     built = build(model, TAU, MU, C).built
-    assert [partition.plates for partition in built.partitions] == [(), (), ("points",)]
+    assert [partition.plates for partition in built.partitions] == [(), ("clusters",), ("points",)]
 
 
 def test_sampler_without_an_instance_says_so() -> None:
@@ -82,8 +85,6 @@ def latent_outside_the_plate(x: jax.Array) -> None:
         (single, {"example": {}, "data": {}}, r"does not accept the data \[\].*'x'"),
         (single, {"data": {"x": "cows"}}, r"declares an axis of 'x' as the plate 'cows'.*only the plates \['points'\]"),
         (of_another_size, {}, "the plate 'points' has size 7 where 'x' has 5 elements"),
-        (outside_the_plate, {}, "the observed site 'total' depends on 'x' but lies outside the plate 'points'"),
-        (latent_outside_the_plate, {}, "the site 'mu' depends on 'x' but lies outside the plate 'points'"),
         (single, {"resample_below": 1.5}, "resample_below=1.5 is a fraction"),
         (single, {"resample_below": -0.1}, "resample_below=-0.1 is a fraction"),
         (single, {"resample_below": float("nan")}, "resample_below=nan is a fraction"),
@@ -100,4 +101,74 @@ def test_site_that_changes_with_padding_is_named() -> None:
             z = numpyro.sample("z", dist.Normal(x.mean(), 1.0))
             numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
-    refused("the site 'z' changes when an instance is padded", centred, pg.Block("z", proposal=pg.Prior()))
+    refused_padded("the site 'z' changes when an instance is padded", centred, pg.Block("z", proposal=pg.Prior()))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (outside_the_plate, "the observed site 'total' depends on 'x' but lies outside the plate 'points'"),
+        (latent_outside_the_plate, "the site 'mu' depends on 'x' but lies outside the plate 'points'"),
+    ],
+)
+def test_sites_outside_the_plate_of_their_data_are_refused_where_instances_are_padded(model: Any, message: str) -> None:
+    refused_padded(message, model, ONE)
+
+
+def with_covariate(x: jax.Array, w: jax.Array) -> None:
+    mu = numpyro.sample("mu", NORMAL)
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu * w, 1.0), obs=x)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_an_array_whose_axis_is_not_declared_is_named(size: int) -> None:
+    """Whether the example is large enough for the checks or has to be padded for them."""
+    example = {"x": EXAMPLE["x"][:size], "w": np.ones(size, np.float32)}
+    apg = build(with_covariate, ONE, example=example)
+    assert apg.built.cannot_pad is not None
+    assert f"axis 0 of 'w' has {size} elements like the plate 'points'" in apg.built.cannot_pad
+
+
+# Not refused without need -----------------------------------------------------------------------------------------------
+
+
+def of_trials(x: jax.Array, total: jax.Array) -> None:
+    p = numpyro.sample("p", dist.Beta(2.0, 2.0))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Binomial(total, p), obs=x)
+
+
+def test_counts_with_totals_from_data_have_the_evidence_of_a_beta_binomial() -> None:
+    x, total = np.array([2, 0, 5]), np.array([4, 3, 7])
+    apg = pg.APG(of_trials, data={"x": "points", "total": "points"}, blocks=[pg.Block("p", proposal=pg.Prior())])
+    posterior = apg.sample(
+        jax.random.key(0), [{"x": x, "total": total}], num_sweeps=0, num_particles=10, num_populations=2000
+    )
+    ways = np.sum([np.log(special.comb(n, k)) for n, k in zip(total, x, strict=True)])
+    exact = ways + special.betaln(2 + x.sum(), 2 + (total - x).sum()) - special.betaln(2, 2)
+    assert_mean(np.exp(posterior.log_evidence_by_sweep[0, :, 0].astype(np.float64) - exact), 1.0)
+
+
+def with_change(x: jax.Array, last: jax.Array) -> None:
+    """A change point whose place is bounded by data, and a mean over all points."""
+    place = numpyro.sample("place", dist.DiscreteUniform(0, last))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(jnp.where(jnp.arange(x.shape[0]) < place, x.mean(), 0.0), 1.0), obs=x)
+
+
+def any_place(data: Any, latents: Any, model: Any) -> None:
+    numpyro.sample("place", dist.DiscreteUniform(0, data["last"]))
+
+
+def test_instances_of_one_size_may_look_at_all_of_their_data() -> None:
+    """A support that depends on data, and a likelihood that no padding would leave alone: exact by enumeration."""
+    blocks = [pg.Block("place", proposal=any_place, move=pg.Metropolis())]
+    apg = pg.APG(with_change, data={"x": "points"}, blocks=blocks)
+    x = np.array([1.2, 0.8, 0.9, -0.1, 0.2], np.float32)
+    posterior = apg.sample(
+        jax.random.key(0), [{"x": x, "last": np.int32(4)}], num_sweeps=20, num_particles=1, num_populations=4000
+    )
+    log_joint = [stats.norm(np.where(np.arange(5) < k, x.mean(), 0.0), 1.0).logpdf(x).sum() for k in range(5)]
+    exact = np.exp(log_joint - special.logsumexp(log_joint))
+    assert_mean(posterior[0]["place"][:, 0, None] == np.arange(5), exact)

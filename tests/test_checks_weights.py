@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pytest
 
 import popgibbs as pg
+from popgibbs.instances import complete
 from refusals import MU, NORMAL, TAU, C, build, draws, local, model, refused
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -124,6 +125,103 @@ class SharpPlaces(eqx.Module):
     def __call__(self, data, latents, model):
         share = 0.1 + 0.8 * jax.nn.sigmoid(data["x"])
         numpyro.sample("h", dist.Beta(3000 * share, 3000 * (1 - share)))
+
+
+def repelled(x: jax.Array) -> None:
+    """Points of an undeclared plate that hardly ever come near each other."""
+    with numpyro.plate("points", 2):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        near = jnp.sum(jnp.abs(z[:, None] - z) < 0.01, axis=1) - 1
+        numpyro.factor("apart", -20.0 * near)
+        numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+
+def test_a_dependence_that_shows_only_where_elements_meet_is_seen() -> None:
+    near_x = pg.Block("z", proposal=draws(z=dist.Normal(jnp.zeros(2), 0.8)))
+    with pytest.warns(UserWarning, match=r"block 'z': the elements.*not independent.*'apart'.*weighed as a whole"):
+        apg = build(repelled, near_x, data={}, example={"x": np.array([0.3, -0.2], np.float32)})
+    assert apg.built.partitions[0].whole
+
+
+def near_points(data: Any, latents: Any, model: Any) -> None:
+    numpyro.sample("z", dist.Normal(data["x"], 1.0))
+
+
+class Distant(eqx.Module):
+    """Points that depend on each other beyond 50 only."""
+
+    def __call__(self, x: jax.Array) -> None:
+        with numpyro.plate("points", x.shape[0]):
+            z = numpyro.sample("z", dist.Normal(0.0, 3.0))
+            numpyro.factor("far", -0.1 * jnp.sum((z[:, None] > 50.0) & (z > 50.0), axis=1))
+            numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+
+def test_a_dependence_that_no_check_at_build_could_see_is_found_at_the_end() -> None:
+    """The example keeps points where they are independent; another instance does not."""
+    example = {"x": np.array([0.3, -1.2, 2.0, 0.7, 1.1], np.float32)}
+    block = pg.Block("z", proposal=near_points, move=pg.Metropolis())
+    apg = build(Distant(), block, data={"x": (None,)}, example=example)
+    assert apg.built.partitions[0].plates == ("points",)
+    apg.sample(jax.random.key(0), [example], num_sweeps=3)
+    far = {"x": np.array([49.0, 51.0, 50.5, 49.5, 50.0], np.float32)}
+    with pytest.raises(ValueError, match=r"block 'z': the elements of the plate \['points'\] are not.*instance 1.*'far'"):
+        apg.sample(jax.random.key(0), [example, far], num_sweeps=3)
+
+
+def large_counts(x: jax.Array) -> None:
+    """Log-probabilities of a few nats that are differences of ten millions."""
+    with numpyro.plate("points", x.shape[0]):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        numpyro.sample("x", dist.Poisson(1e6 * jnp.exp(1e-3 * z)), obs=x)
+
+
+def test_rounding_is_not_taken_for_a_carried_error() -> None:
+    apg = pg.APG(large_counts, data={"x": "points"}, blocks=[pg.Block("z", proposal=pg.Prior(), move=pg.Metropolis())])
+    x = np.random.default_rng(0).poisson(1e6, size=(20, 4)).astype(np.int32)
+    apg.sample(jax.random.key(0), {"x": x}, num_sweeps=3)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (6, 6)])
+@pytest.mark.parametrize("outer", ["docs", "words"])
+def test_components_named_from_two_plates_are_credited_with_their_own_entries(outer: str, shape: tuple[int, int]) -> None:
+    def topics(x: jax.Array) -> None:
+        docs, words = numpyro.plate("docs", x.shape[0], dim=-2), numpyro.plate("words", x.shape[1], dim=-1)
+        with numpyro.plate("topics", 3):
+            mu = numpyro.sample("mu", dist.Normal(0.0, 3.0))
+        with docs if outer == "docs" else words, words if outer == "docs" else docs:
+            z = numpyro.sample("z", dist.Categorical(logits=jnp.zeros(3)))
+            numpyro.sample("x", dist.Normal(mu[z], 1.0), obs=x)
+
+    generator = np.random.default_rng(0)
+    example = {"x": generator.normal(size=shape).astype(np.float32)}
+    blocks = [pg.Block("mu", proposal=pg.Prior(), move=pg.Metropolis(), by="z"), pg.Block("z", proposal=pg.Enumerated())]
+    sampler = build(topics, *blocks, data={"x": ("docs", "words")}, example=example).built
+    assert sampler.partitions[0].plates == ("topics",)
+    target = sampler.target(complete(example, {"x": ("docs", "words")}))
+    latents = {"mu": jnp.array([-3.0, 0.0, 3.0]), "z": jnp.asarray(generator.integers(0, 3, size=shape))}
+    log_probs = target.log_probs(latents)["x"]
+    credited = sampler.partitions[0].reduce({"x": log_probs}, target.plate_sizes, latents)
+    exact = [np.sum(np.asarray(log_probs)[np.asarray(latents["z"]) == k]) for k in range(3)]
+    np.testing.assert_allclose(credited, exact, rtol=1e-5)
+    elements = jnp.arange(3.0)
+    laid = sampler.partitions[0].spread(elements, "x", target.plate_sizes, latents)
+    np.testing.assert_array_equal(laid, elements[latents["z"]])
+
+
+def varying(x: jax.Array, g: jax.Array) -> None:
+    with numpyro.plate("groups", 2):
+        alpha = numpyro.sample("alpha", NORMAL)
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(alpha[g], 1.0), obs=x)
+
+
+def test_a_block_that_an_index_array_weighs_together_says_so() -> None:
+    example = {"x": np.ones(5, np.float32), "g": np.array([0, 1, 1, 0, 1])}
+    block = pg.Block("alpha", proposal=draws(alpha=NORMAL.expand([2])))
+    with pytest.warns(UserWarning, match=r"block 'alpha': its elements in the plate 'groups' are weighed together.*'x'"):
+        apg = build(varying, block, data={"x": "points", "g": "points"}, example=example)
+    assert apg.built.partitions[0].whole
 
 
 def test_rounding_is_not_taken_for_dependence():

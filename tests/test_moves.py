@@ -16,7 +16,7 @@ from oracles import assert_mean, chain, chain_posterior, pair, pair_draws, pair_
 from popgibbs.instances import Data, complete
 from popgibbs.moves import Metropolis, _log_marginal
 from popgibbs.population import Particle, Population
-from popgibbs.sampler import update
+from popgibbs.sampler import run, update
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -40,8 +40,8 @@ def moved(apg: pg.APG, instance: dict, index: int, latents: dict) -> tuple[Popul
         )
 
         def step(population, key):
-            population, _, (_, acceptance) = update(key, sampler, index, data, population)
-            return population, acceptance
+            population, _, report = update(key, sampler, index, data, population)
+            return population, report.acceptance
 
         population, acceptance = jax.lax.scan(step, population, jax.random.split(jax.random.key(1), NUM_UPDATES))
         return population, acceptance, jax.vmap(target.log_probs)(population.particles.latents)
@@ -64,6 +64,7 @@ def vague_both(data, latents, model):
 
 @cache
 def mixture() -> pg.APG:
+    """One of its blocks is weighed together although it lies in a plate, which is said when the sampler is built."""
     move = pg.Metropolis()
     blocks = [
         pg.Block("mu", "c", proposal=vague_both, move=move),
@@ -72,7 +73,10 @@ def mixture() -> pg.APG:
         pg.Block("mu", proposal=vague_means, move=move),
         pg.Block("c", proposal=pg.Prior(), move=move),
     ]
-    return pg.APG(pair, data={"x": "points"}, blocks=blocks)
+    apg = pg.APG(pair, data={"x": "points"}, blocks=blocks)
+    with pytest.warns(UserWarning, match=r"block 'mu': its elements in the plate 'clusters' are weighed together.*by="):
+        apg.check({"x": X})
+    return apg
 
 
 def features(c, mu, squares):
@@ -204,3 +208,82 @@ def test_labels_are_summed_out_over_real_points_only():
     found = jax.jit(lambda: _log_marginal(sampler.conditional(0, data, latents), {"mu": latents["mu"]}))()
     by_point = np.logaddexp(*(stats.norm(m, 1).logpdf(X) for m in mu)) - np.log(2)
     np.testing.assert_allclose(found, np.sum(stats.norm(0, 2).logpdf(mu)) + np.sum(by_point), rtol=1e-5)
+
+
+def bounded(x):
+    """A support that depends on a site of the same block: b lies below a."""
+    a = numpyro.sample("a", dist.LogNormal(0.0, 0.5))
+    b = numpyro.sample("b", dist.Uniform(0.0, a))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(b, 0.5), obs=x)
+
+
+def test_hmc_leaves_the_posterior_of_a_dependent_support_invariant():
+    """Against a grid over b / a and log a; no draw leaves its support."""
+    x = np.array([0.9, 1.1], np.float32)
+    apg = pg.APG(
+        bounded,
+        data={"x": "points"},
+        blocks=[pg.Block("a", "b", proposal=pg.Prior(), move=pg.HMC(step_size=0.5, num_steps=3))],
+    )
+    log_a, share = np.meshgrid(np.linspace(-2.5, 2.5, 501), (np.arange(400) + 0.5) / 400, indexing="ij")
+    a, b = np.exp(log_a), np.exp(log_a) * share
+    weights = stats.norm(0, 0.5).pdf(log_a) * np.prod(stats.norm(b[..., None], 0.5).pdf(x), axis=-1)
+    weights /= weights.sum()
+    chosen = np.random.default_rng(0).choice(weights.size, NUM_DRAWS, p=weights.ravel())
+    draws = {"a": a.ravel()[chosen].astype(np.float32), "b": b.ravel()[chosen].astype(np.float32)}
+    population, acceptance = moved(apg, {"x": x}, 0, draws)
+    assert np.all((acceptance > 0.3) & (acceptance < 0.99))
+    after = {name: np.asarray(population.particles.latents[name], np.float64) for name in ("a", "b")}
+    assert np.all((after["b"] > 0) & (after["b"] < after["a"]))
+    assert not np.allclose(after["b"], draws["b"], atol=0.1)
+    found = np.stack([after["a"], after["b"], np.log(after["a"]), after["b"] / after["a"]], axis=-1)
+    exact = np.sum(weights[..., None] * np.stack([a, b, log_a, share], axis=-1), axis=(0, 1))
+    assert_mean(found, exact)
+
+
+def widths(x):
+    """A positive number for each point."""
+    with numpyro.plate("points", x.shape[0]):
+        s = numpyro.sample("s", dist.LogNormal(0.0, 0.5))
+        t = numpyro.sample("t", dist.Normal(0.0, 1.0))
+        numpyro.sample("x", dist.Normal(t, s), obs=x)
+
+
+def test_padded_elements_take_no_part_in_hmc():
+    """An instance has the same samples and the same rate of acceptance in a bucket of its own and in a larger one."""
+    apg = pg.APG(
+        widths,
+        data={"x": "points"},
+        blocks=[pg.Block("s", "t", proposal=pg.Prior(), move=pg.HMC(step_size=0.3, num_steps=4))],
+    )
+    x = np.random.default_rng(0).normal(size=12).astype(np.float32)
+    sampler = apg.check({"x": x})
+
+    def run_padded(size: int) -> tuple:
+        data = Data({"x": jnp.asarray(np.resize(x[:3], size))}, {"points": jnp.arange(size) < 3})
+        batch = jax.tree.map(lambda leaf: leaf[None], data)
+        population, info, _ = jax.jit(
+            lambda: run(sampler, jax.random.split(jax.random.key(0), 1), batch, num_sweeps=30, num_particles=20)
+        )()
+        return population.particles.latents, info.acceptance
+
+    (alone, accepted_alone), (padded, accepted_padded) = run_padded(3), run_padded(12)
+    # Trajectories of tens of leapfrog steps amplify rounding; it is the first sweeps that must agree closely.
+    np.testing.assert_allclose(accepted_padded[:6], accepted_alone[:6], rtol=1e-3)
+    np.testing.assert_allclose(accepted_padded[-10:].mean(), accepted_alone[-10:].mean(), atol=0.03)
+    for name in ("s", "t"):
+        same = np.isclose(padded[name][..., :3], alone[name], rtol=1e-2, atol=1e-2)
+        assert same.mean() > 0.9
+
+
+def test_hmc_does_not_sum_out_what_a_support_depends_on():
+    def model(x):
+        c = numpyro.sample("c", dist.Bernoulli(0.5))
+        b = numpyro.sample("b", dist.Uniform(0.0, 1.0 + c))
+        with numpyro.plate("points", x.shape[0]):
+            numpyro.sample("x", dist.Normal(b, 0.5), obs=x)
+
+    block = pg.Block("c", "b", proposal=pg.Prior(), move=pg.HMC(step_size=0.1))
+    with pytest.raises(ValueError, match=r"block 'c,b': HMC cannot sum out 'c', on which the support of 'b' depends"):
+        pg.APG(model, data={"x": "points"}, blocks=[block], example={"x": X})

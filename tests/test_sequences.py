@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 import popgibbs as pg
 from oracles import (
@@ -384,6 +385,98 @@ def test_globals_that_are_drawn_later_are_missed_in_words():
     blocks = [pg.SequenceBlock("z", proposal=pg.Prior()), pg.Block("g", proposal=Drift())]
     with pytest.raises(ValueError, match=r"block 'z': Prior.*\['g'\]"):
         pg.APG(Walk(), data={"x": "time"}, blocks=blocks, example={"x": X})
+
+
+class StatesFirst(Positions):
+    """The first draw knows no globals."""
+
+    def initial(self, data, t, previous, globals, model):
+        assert globals is None
+        loc = jnp.where(previous.exists, 0.5 * previous.value + 0.5 * data["x"], 0.8 * data["x"])
+        numpyro.sample("z", dist.Normal(loc, 0.9))
+
+
+class DriftAfter(Drift):
+    def initial(self, data, latents, model):
+        self(data, latents, model)
+
+
+def test_globals_may_be_drawn_after_the_states_that_depend_on_them(every_block):
+    blocks = [pg.SequenceBlock("z", proposal=StatesFirst()), pg.Block("g", proposal=DriftAfter())]
+    apg = pg.APG(Walk(), data={"x": "time"}, blocks=blocks)
+    log_estimates = every_block(
+        apg, {"x": X[:3]}, lambda p: p.total_log_evidence, num_runs=NUM_RUNS, num_sweeps=1, num_particles=6
+    )
+    assert_unbiased(log_estimates, walk_posterior(X[:3]).log_evidence)
+
+
+class Volatility(pg.StateSpaceModel):
+    """Positive states, of which a blank one, zero, has no density and no gradient."""
+
+    state, observed = "z", "x"
+
+    def globals(self):
+        return numpyro.sample("g", dist.Normal(0.0, 0.3))
+
+    def initial(self, globals):
+        return dist.LogNormal(globals, 0.5)
+
+    def transition(self, previous, globals):
+        return dist.LogNormal(jnp.log(previous) + globals, 0.4)
+
+    def emission(self, state, globals):
+        return dist.Normal(0.0, state)
+
+
+def volatility_means(x: np.ndarray) -> np.ndarray:
+    """E[log z_t | x] on a grid over g and log z."""
+    grid = np.linspace(-3.5, 3.5, 141)
+    emitted = [stats.norm(0, np.exp(grid)).pdf(value) for value in x]
+    total, means = 0.0, np.zeros(len(x))
+    for g in np.linspace(-1.2, 1.2, 41):
+        move = stats.norm(grid[:, None] + g, 0.4).pdf(grid)
+        move /= move.sum(axis=1, keepdims=True)
+        start = stats.norm(g, 0.5).pdf(grid)
+        forward = [start / start.sum() * emitted[0]]
+        for likelihood in emitted[1:]:
+            forward.append((forward[-1] @ move) * likelihood)
+        backward = [np.ones_like(grid)]
+        for likelihood in emitted[:0:-1]:
+            backward.insert(0, move @ (likelihood * backward[0]))
+        prior = stats.norm(0, 0.3).pdf(g)
+        total += prior * forward[-1].sum()
+        means += [prior * np.sum(a * b * grid) for a, b in zip(forward, backward, strict=True)]
+    return means / total
+
+
+def test_hmc_moves_every_step_of_positive_states():
+    """The first state too, whose previous one is blank, and the last, which has none following."""
+    x = np.array([0.5, -1.0, 2.0], np.float32)
+    move = pg.HMC(step_size=0.4, num_steps=4)
+    blocks = [
+        pg.Block("g", proposal=pg.Prior(), move=pg.Metropolis()),
+        pg.SequenceBlock("z", proposal=pg.Prior(), move=move),
+    ]
+    apg = pg.APG(Volatility(), data={"x": "time"}, blocks=blocks)
+    first = apg.sample(jax.random.key(0), [{"x": x}], num_sweeps=0, num_particles=1, num_populations=3000)
+    posterior = first.extend(jax.random.key(0), 40)
+    assert np.all(np.mean(posterior[0]["z"] != first[0]["z"], axis=(0, 1)) > 0.9)
+    assert_mean(np.log(posterior[0]["z"][:, 0]), volatility_means(x))
+
+
+class Bounded(Volatility):
+    def transition(self, previous, globals):
+        return dist.Uniform(0.0, 2 * previous)
+
+
+@pytest.mark.parametrize("block", [pg.SequenceBlock, pg.Block])
+def test_hmc_refuses_states_whose_kind_of_support_changes(block):
+    blocks = [
+        pg.Block("g", proposal=pg.Prior()),
+        block("z", proposal=pg.Prior(), move=pg.HMC(step_size=0.1)),
+    ]
+    with pytest.raises(ValueError, match="block 'z': HMC needs states whose support is the same at every step"):
+        pg.APG(Bounded(), data={"x": "time"}, blocks=blocks, example={"x": X})
 
 
 def test_a_sequence_of_one_step_is_a_correct_result(every_block):

@@ -286,3 +286,21 @@ def test_results_do_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:
     found = np.load(tmp_path / "numbers.npz")
     for name, wanted in zip(found.files, numbers(), strict=True):
         np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-5)
+
+
+def not_a_number(x):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, jnp.sqrt(-1.0 - mu**2)), obs=x)
+
+
+def test_a_model_without_a_finite_log_joint_stops_training_at_once():
+    apg = pg.APG(not_a_number, data={"x": "points"}, blocks=located_sampler().blocks)
+    with pytest.raises(FloatingPointError, match=r"log-probability of 'x' was not finite at any first draw.*step 1\)"):
+        apg.fit(KEY, [{"x": np.ones(4, np.float32)}] * 4, num_steps=200, batch_size=4, progress=False)
+
+
+def test_sampling_from_such_a_model_names_the_site():
+    apg = pg.APG(not_a_number, data={"x": "points"}, blocks=located_sampler().blocks)
+    with pytest.warns(UserWarning, match=r"weights failed on 2 of 2 instances.*no first draw.*'x'"):
+        apg.sample(KEY, [{"x": np.ones(4, np.float32)}] * 2, num_sweeps=1)

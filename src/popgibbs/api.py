@@ -136,6 +136,7 @@ class APG:
         )
         source, example = self._source(key, instances)
         sampler = self.check(example)
+        _check_padding(sampler, source.is_padded)
         with ExitStack() as stack:
             saved = None
             if checkpoints is not None:
@@ -185,7 +186,8 @@ class APG:
     ) -> Posterior:
         """Posterior samples of each instance; `num_sweeps=0` is importance sampling by the initial proposal.
 
-        Results depend on the key and an instance's index, not on the batch size or the number of devices.
+        Results depend on the key and an instance's index. The batch size, the padded size and the number of devices
+        change them by rounding only.
         """
         Budget(num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size)
         if num_populations < 1:
@@ -197,8 +199,11 @@ class APG:
         )
         with sampling_progress(len(listed)) if progress else nullcontext() as report:
             buckets = into_buckets(listed, self.axes)
+            _check_padding(sampler, any(bucket.is_padded for bucket in buckets))
             parts = [Part(bucket, *runner.begin(key, bucket, num_sweeps, report)) for bucket in buckets]
-        return Posterior(runner, parts)
+        posterior = Posterior(runner, parts)
+        posterior.warn()
+        return posterior
 
     def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:
         """Write the sampler's arrays, without a training state; the newest of a directory is what `load` reads."""
@@ -212,6 +217,11 @@ class APG:
         arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
         restored = from_names(read_arrays(directory), {"arrays": arrays}, str(directory))["arrays"]
         return self.like(eqx.combine(restored, static))
+
+
+def _check_padding(sampler: Sampler, is_padded: bool) -> None:
+    if is_padded and sampler.cannot_pad:
+        raise ValueError(f"instances of different sizes are padded to one, but {sampler.cannot_pad}")
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ def bootstrapped(apg: APG, *labels: str) -> APG:
 
 def _from_prior(block: Block) -> Block:
     if isinstance(block, SequenceBlock):
-        return SequenceBlock(*block.sites, proposal=Prior(), move=block.move)
-    return Block(*block.sites, proposal=Prior(), move=block.move, by=block.by)
+        return SequenceBlock(*block.sites, proposal=Prior(), move=block.chosen)
+    return Block(*block.sites, proposal=Prior(), move=block.chosen, by=block.by)
 
 
 def hmc_after(apg: APG, *, step_size: Any, num_steps: int, summed: bool = True) -> APG:

@@ -16,7 +16,7 @@ class Block(eqx.Module):
     """
 
     kernel: Any
-    move: Move
+    chosen: Move | None
     sites: tuple[str, ...] = eqx.field(static=True)
     by: str | None = eqx.field(static=True)
 
@@ -35,7 +35,7 @@ class Block(eqx.Module):
         if proposal is not None and not (callable(proposal) or hasattr(proposal, "draw")):
             raise ValueError(f"Block{sites}: proposal={proposal!r} is not a NumPyro program; it cannot be called")
         self.kernel = None if proposal is None else as_kernel(proposal)
-        self.move = Weigh() if move is None else move
+        self.chosen = move
         self.sites = sites
         self.by = by
 
@@ -47,6 +47,14 @@ class Block(eqx.Module):
     def proposes(self) -> bool:
         """Whether updates use the proposal; HMC uses one for the first draw only."""
         return self.kernel is not None and not isinstance(self.move, HMC)
+
+    @property
+    def move(self) -> Move:
+        """The move that was chosen, or the paper's. Where that would be biased, a sampler chooses another when built."""
+        return Weigh() if self.chosen is None else self.chosen
+
+    def with_move(self, move: Move) -> "Block":
+        return eqx.tree_at(lambda block: block.chosen, self, move, is_leaf=lambda leaf: leaf is None)
 
     @property
     def proposal(self) -> Any:

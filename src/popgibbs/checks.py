@@ -8,17 +8,18 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from numpyro.ops.provenance import eval_provenance
 
 from popgibbs import program
 from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.elements import Partition
-from popgibbs.instances import Axes, complete, pad
-from popgibbs.moves import HMC
-from popgibbs.probes import Draw, Findings, measure
+from popgibbs.instances import Axes, complete, pad, plates
+from popgibbs.moves import HMC, Metropolis, Weigh
+from popgibbs.probes import Draw, Findings, measure, padded_by_one
 from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Prior, Programmed
 from popgibbs.sampler import Sampler, initial_plan
-from popgibbs.state_space import StateSpaceModel
+from popgibbs.state_space import StateSpaceModel, one_event
 from popgibbs.target import Summed, Target, by_name, latent_names, touched
 from popgibbs.typing import Resampler, Values
 
@@ -39,10 +40,10 @@ def build(
         raise ValueError(f"resample_below={resample_below} is a fraction of the particles: it lies between 0 and 1")
     _check_shared_arrays(model, (*blocks, *(first.blocks if first else ())))
     _check_signature(model, example)
-    example = _enlarged(example, axes)
+    example, cannot_pad = _enlarged(model, example, axes)
     sites = _inspect(model, example)
     target = Target(model, complete(example, axes), sites)
-    _check_plates(target, axes)
+    cannot_pad = cannot_pad or _check_plates(target, axes) or _fails_padded(target, axes)
     _check_cover(sites, blocks)
     _check_sequences(blocks, target)
     summed_out = {i: part for i, block in enumerate(blocks) if (part := _finite_part(block, sites))}
@@ -54,8 +55,10 @@ def build(
         first_draws = []
     else:
         raise ValueError(f"`initial=` draws the sites {sorted(theirs)}, but the model has {sorted(ours)}")
-    draws = first_draws + _check_updates(blocks, target)
-    findings = measure(target, judged, candidates, draws, axes)
+    updates = _updates(blocks, target)
+    draws = first_draws + _checked(updates, blocks, target)
+    weighed = [draw for draw in updates if _is_weighed(blocks[draw.block])]
+    findings = measure(target, judged, candidates, draws, weighed, axes, can_pad=cannot_pad is None)
     _raise_findings(findings, blocks)
     partitions = [_decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]
     for block, partition in zip(judged, partitions, strict=True):
@@ -66,13 +69,14 @@ def build(
         summed[i] = Summed(part.sites, partition)
     return Sampler(
         model=model,
-        blocks=blocks,
+        blocks=_with_moves(blocks, findings),
         first=None if first is None else first.without_model(),
         sites=sites,
         partitions=tuple(partitions[: len(blocks)]),
         summed=tuple(summed),
         resampler=resampler,
         resample_below=resample_below,
+        cannot_pad=cannot_pad or _found_padding(findings, blocks) or (first.cannot_pad if first else None),
     )
 
 
@@ -98,10 +102,44 @@ def _check_signature(model: Any, example: Mapping[str, Any]) -> None:
         raise ValueError(f"the model does not accept the data {sorted(example)}: {error}") from None
 
 
-def _enlarged(example: Values, axes: Axes) -> Values:
-    """The example with at least a few elements in every declared plate, by repetition."""
+def _enlarged(model: Any, example: Values, axes: Axes) -> tuple[Values, str | None]:
+    """The example with at least a few elements in every declared plate, by repetition, and why not if that fails."""
     sizes = {plate: mask.shape[0] for plate, mask in complete(example, axes).mask.items()}
-    return pad(example, axes, {plate: max(size, _MIN_SIZE) for plate, size in sizes.items()})
+    enlarged = pad(example, axes, {plate: max(size, _MIN_SIZE) for plate, size in sizes.items()})
+    if all(size >= _MIN_SIZE for size in sizes.values()) or not _fails(model, enlarged) or _fails(model, example):
+        return enlarged, None
+    return example, _why_not_padded(_fails(model, enlarged), example, axes, sizes)
+
+
+def _fails(model: Any, values: Values) -> str | None:
+    """Why a model does not run on an instance."""
+    try:
+        program.abstract_sites(lambda: model(**values))
+    except Exception as error:
+        return _first_line(error)
+    return None
+
+
+def _fails_padded(target: Target, axes: Axes) -> str | None:
+    """Why a model that runs on its example does not run on a padded one."""
+    longer = padded_by_one(target, axes)
+    if not (failure := _fails(target.model, longer.values)):
+        return None
+    return _why_not_padded(failure, target.data.values, axes, target.plate_sizes)
+
+
+def _why_not_padded(failure: str | None, example: Mapping[str, Any], axes: Axes, sizes: Mapping[str, int]) -> str:
+    declared = plates(axes)
+    for name, value in example.items():
+        for axis, size in enumerate(np.shape(value)):
+            named = axes.get(name, ())
+            alike = [plate for plate in declared if sizes[plate] == size and (axis >= len(named) or named[axis] is None)]
+            if alike:
+                return (
+                    f"axis {axis} of '{name}' has {size} elements like the plate '{alike[0]}', but `data=` does not "
+                    f"declare it, so it would not be padded; add '{name}' with '{alike[0]}' to `data=`"
+                )
+    return f"the model fails on a padded instance: {failure}"
 
 
 def _inspect(model: Any, example: Values) -> tuple[Site, ...]:
@@ -121,7 +159,8 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def _check_plates(target: Target, axes: Axes) -> None:
+def _check_plates(target: Target, axes: Axes) -> str | None:
+    """Refuse declarations that the model contradicts; returns why instances must not be padded, if they must not."""
     sizes = target.plate_sizes
     declared = [
         (argument, axis, plate)
@@ -141,11 +180,11 @@ def _check_plates(target: Target, axes: Axes) -> None:
         for site in target.sites:
             if argument in site.arguments and site.axis(plate) is None:
                 kind = "observed site" if site.observed else "site"
-                raise ValueError(
+                return (
                     f"the {kind} '{site.name}' depends on '{argument}' but lies outside the plate '{plate}', so padded "
-                    f"elements would count; put it inside numpyro.plate('{plate}', ...), or do not declare that axis of "
-                    f"'{argument}' in `data=`"
+                    f"elements would count; put it inside numpyro.plate('{plate}', ...)"
                 )
+    return None
 
 
 # The blocks -------------------------------------------------------------------------------------------------------------
@@ -181,6 +220,28 @@ def _check_sequences(blocks: tuple[Block, ...], target: Target) -> None:
             raise ValueError(f"{what} does not name the state of {type(model).__name__}: its state is '{model.state}'")
         if others := sorted(set(touched(target.sites, block.sites)) - {model.state, model.observed}):
             raise ValueError(f"{what}: the sites {others} depend on the states too, outside of the steps; use a Block")
+    if isinstance(model, StateSpaceModel):
+        for block in blocks:
+            if model.state in block.sites and isinstance(block.move, HMC):
+                _check_one_support(block, target)
+
+
+def _check_one_support(block: Block, target: Target) -> None:
+    """HMC moves states by one bijection to the real line, so their support must not differ between steps."""
+    kinds: list[Any] = []
+
+    def supports(previous: Any) -> Any:
+        shared = program.returned(target.model.globals, {})
+        later = one_event(target.model.transition(previous, shared)).support
+        kinds.append(jax.tree.structure(one_event(target.model.initial(shared)).support) == jax.tree.structure(later))
+        return jax.tree.leaves(later)
+
+    state = program.abstract_sites(target.program)[target.model.state].value
+    moving = eval_provenance(supports, previous=jax.ShapeDtypeStruct(state.shape[1:], state.dtype))
+    if not kinds[0] or (any(moving) and not isinstance(block, SequenceBlock)):
+        raise ValueError(
+            f"block '{block.label}': HMC needs states whose support is the same at every step; use Metropolis()"
+        )
 
 
 def _finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
@@ -191,6 +252,12 @@ def _finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
         return None
     if len(finite) == len(block.sites):
         raise ValueError(f"block '{block.label}': HMC has no continuous site to move; use Enumerated() as its proposal")
+    for name in block.sites:
+        if bounding := sorted(named[name].bounded_by & set(finite)):
+            raise ValueError(
+                f"block '{block.label}': HMC cannot sum out '{bounding[0]}', on which the support of '{name}' depends; "
+                f"put '{bounding[0]}' into a block of its own"
+            )
     return Block(*finite, proposal=Enumerated())
 
 
@@ -212,10 +279,28 @@ def _candidate(block: Block, target: Target) -> Partition:
     if block.by:
         return _by_component(block, target)
     factors = [sites[name] for name in touched(target.sites, block.sites)]
-    # In the order of their axes, whichever was entered first.
-    ordered = sorted(factors[0].plates, key=lambda plate: plate[1])
-    shared = [plate for plate, _ in ordered if all(site.axis(plate) is not None for site in factors)]
-    return Partition(target.sites, tuple(shared))
+    shared = _shared_plates(factors)
+    if not shared and not isinstance(block.kernel, Enumerated):
+        _say_why_whole(block, [sites[name] for name in block.sites], factors)
+    return Partition(target.sites, shared)
+
+
+def _shared_plates(sites: list[Site]) -> tuple[str, ...]:
+    """The plates that all sites lie in, in the order of their axes."""
+    return tuple(plate for plate, _ in sites[0].plates if all(site.axis(plate) is not None for site in sites))
+
+
+def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:
+    """A block that lies in a plate is expected to be weighed by element; say so if something outside prevents it."""
+    if not (plates_of_block := _shared_plates(own)):
+        return
+    plate = plates_of_block[-1]
+    outside = next(site.name for site in factors if site.axis(plate) is None)
+    warnings.warn(
+        f"block '{block.label}': its elements in the plate '{plate}' are weighed together, because '{outside}' depends "
+        f"on them from outside the plate; if a discrete site assigns '{outside}' to the elements, name it with by=",
+        stacklevel=4,
+    )
 
 
 def _by_component(block: Block, target: Target) -> Partition:
@@ -225,11 +310,7 @@ def _by_component(block: Block, target: Target) -> Partition:
     by = sites.get(block.by or "")
     if by is None or by.observed or by.support is None or block.by in block.sites:
         raise ValueError(f"{label} must name a finite discrete latent site of another block")
-    shared = [
-        plate
-        for plate, _ in sites[block.sites[0]].plates
-        if all(sites[name].axis(plate) is not None for name in block.sites)
-    ]
+    shared = list(_shared_plates([sites[name] for name in block.sites]))
     if len(shared) != 1:
         raise ValueError(f"{label} needs all sites of the block in one plate of components; they share {shared}")
     size = target.plate_sizes[shared[0]]
@@ -307,14 +388,36 @@ def _check_first_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
     return _checked(draws, blocks, target)
 
 
-def _check_updates(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
+def _updates(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
     """A block's proposal sees everything that is not its own."""
     draws = []
     for index, block in enumerate(blocks):
         if block.proposes:
             others = tuple(name for name in latent_names(target.sites) if name not in block.sites)
             draws.append(Draw(index, block.sites, others, initial=False, step=_step_of(block)))
-    return _checked(draws, blocks, target)
+    return draws
+
+
+def _is_weighed(block: Block) -> bool:
+    """Whether a block's updates are weighed, by choice or by default; what is enumerated is possible by construction."""
+    return not isinstance(block.kernel, Enumerated) and (isinstance(block.move, Weigh))
+
+
+def _with_moves(blocks: tuple[Block, ...], findings: Findings) -> tuple[Block, ...]:
+    """Blocks without a chosen move are weighed, unless their weight can be zero, where that is biased."""
+    biased = {draw.block for draw, possible in findings.never_impossible.items() if not possible}
+    resolved = []
+    for index, block in enumerate(blocks):
+        if index in biased:
+            described = (
+                f"block '{block.label}': its proposal can draw values of probability zero under the model, or cannot "
+                "draw some that the model can; Weigh() is biased there"
+            )
+            way_out = "its move is Metropolis() instead" if block.chosen is None else "use move=Metropolis()"
+            warnings.warn(f"{described}, so {way_out}", stacklevel=4)
+        safe = index in biased and block.chosen is None
+        resolved.append(block.with_move(Metropolis()) if safe else block)
+    return tuple(resolved)
 
 
 def _checked(draws: list[Draw], blocks: tuple[Block, ...], target: Target) -> list[Draw]:
@@ -359,6 +462,8 @@ def _check_program(block: Block, draw: Draw, target: Target) -> None:
         raise ValueError(f"{what} samples the sites {extra}, which are not the block's")
     for name in draw.names:
         mine, models = proposed[name], modelled[name]
+        if mine.altered:
+            raise ValueError(f"{what} masks or scales the density of '{name}'; it must be the density of what it draws")
         shape = models.value.shape if draw.step is None else models.value.shape[1:]
         if mine.value.shape != shape:
             whose = "the model's" if draw.step is None else "the model's of one step"
@@ -375,12 +480,6 @@ def _check_program(block: Block, draw: Draw, target: Target) -> None:
 
 
 def _raise_findings(findings: Findings, blocks: tuple[Block, ...]) -> None:
-    for name, same in findings.padding_of_sites.items():
-        if not same:
-            raise ValueError(
-                f"the site '{name}' changes when an instance is padded; inside a declared plate a site may depend on "
-                "data of its own element only"
-            )
     for draw, inside in findings.inside_model.items():
         for name in draw.names:
             what = _what(blocks[draw.block], draw.initial)
@@ -388,7 +487,18 @@ def _raise_findings(findings: Findings, blocks: tuple[Block, ...]) -> None:
                 raise ValueError(f"{what} draws values of '{name}' outside the support that the model gives it")
             if not findings.inside_proposal[draw][name]:
                 raise ValueError(f"{what} cannot draw values of '{name}' that the model can: its support is too narrow")
+
+
+def _found_padding(findings: Findings, blocks: tuple[Block, ...]) -> str | None:
+    """What padding would change."""
+    for name, same in findings.padding_of_sites.items():
+        if not same:
+            return (
+                f"the site '{name}' changes when an instance is padded; inside a declared plate a site may depend on "
+                "data of its own element only"
+            )
     for draw, same in findings.padding_of_proposals.items():
         if not same:
             what = _what(blocks[draw.block], draw.initial)
-            raise ValueError(f"{what} changes when an instance is padded; multiply what it pools by data.mask")
+            return f"{what} changes when an instance is padded; multiply what it pools by data.mask"
+    return None

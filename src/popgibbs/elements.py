@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from popgibbs.program import Site
 from popgibbs.typing import Elements, LogProbs, Values
@@ -56,9 +56,8 @@ class Partition:
         axes = self._axes(name)
         if axes is None:
             assert self.by is not None
-            routed = elements[jnp.clip(latents[self.by.name], 0, elements.shape[0] - 1)]
-            axes = tuple(self._site(name).axis(plate) for plate, _ in self.by.plates)
-            return _lay(routed, axes)  # pyright: ignore[reportArgumentType]
+            routed = elements[jnp.clip(self._components(latents), 0, elements.shape[0] - 1)]
+            return _lay(routed, self._assigned_axes(name))
         return _lay(elements, axes)
 
     def spread_values(
@@ -68,19 +67,27 @@ class Partition:
         laid = self.spread(elements, name, sizes, {})
         return laid.reshape(laid.shape + (1,) * self._site(name).event_dim)
 
+    def _components(self, latents: Values) -> Int[Array, "..."]:
+        """The component of each entry, with the plates of `by` as its axes."""
+        assert self.by is not None
+        return _sum_others(latents[self.by.name], tuple(axis for _, axis in self.by.plates))
+
+    def _assigned_axes(self, name: str) -> tuple[int, ...]:
+        """The axes of the plates of `by` in another site's log-probabilities."""
+        assert self.by is not None
+        return tuple(self._site(name).axis(plate) for plate, _ in self.by.plates)  # pyright: ignore[reportReturnType]
+
     def _route(
         self, name: str, log_prob: Float[Array, "..."], shape: tuple[int, ...], latents: Values
     ) -> Float[Array, " component"]:
-        assert self.by is not None
-        axes = tuple(self._site(name).axis(plate) for plate, _ in self.by.plates)
-        credited = _sum_others(log_prob, axes)  # pyright: ignore[reportArgumentType]
-        component = latents[self.by.name][..., None] == jnp.arange(prod(shape))
+        credited = _sum_others(log_prob, self._assigned_axes(name))
+        component = self._components(latents)[..., None] == jnp.arange(prod(shape))
         # A comparison rather than a segment sum: there are few components, and scatters are slow. The condition keeps
         # a log-probability of -inf from spoiling the components that it does not belong to.
         return jnp.sum(jnp.where(component, credited[..., None], 0.0), axis=tuple(range(credited.ndim)))
 
 
-def _sum_others(log_prob: Float[Array, "..."], axes: tuple[int, ...]) -> Float[Array, "..."]:
+def _sum_others(log_prob: Shaped[Array, "..."], axes: tuple[int, ...]) -> Shaped[Array, "..."]:
     """Sum over all axes but the named ones, which come out in their given order."""
     kept = [axis + log_prob.ndim for axis in axes]
     others = tuple(axis for axis in range(log_prob.ndim) if axis not in kept)

@@ -52,6 +52,10 @@ class Bucket:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @property
+    def is_padded(self) -> bool:
+        return not all(np.all(mask) for mask in self.data.mask.values())
+
 
 def parse_axes(data: Mapping[str, str | Sequence[str | None]]) -> Axes:
     """The user's declaration with every entry as a tuple."""
@@ -195,11 +199,16 @@ def unpad(array: np.ndarray, axis: int, mask: np.ndarray) -> np.ndarray:
 class Source(Protocol):
     """Where training batches come from; a step's batch depends on the key and the step only."""
 
+    @property
+    def is_padded(self) -> bool: ...
+
     def batch(self, key: PRNGKey, step: int, batch_size: int) -> Data: ...
 
 
 class Simulated:
     """Fresh instances from a simulator `key -> instance`, drawn on the device."""
+
+    is_padded = False  # all have one size
 
     def __init__(self, simulator: Simulator, axes: Axes):
         self._axes = axes
@@ -220,6 +229,10 @@ class Finite:
         self._seed = seed
         self._shuffle: tuple[int, int] | None = None  # the epoch and the batch size that `_batches` are for
         self._batches: list[tuple[int, np.ndarray]] = []
+
+    @property
+    def is_padded(self) -> bool:
+        return any(bucket.is_padded for bucket in self._buckets)
 
     def batch(self, key: PRNGKey, step: int, batch_size: int) -> Data:
         del key

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from popgibbs.population import Particle
-from popgibbs.program import to_unconstrained
+from popgibbs.program import constrain, unconstrain
 from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.steps import AnyConditional
 from popgibbs.target import Conditional, total
@@ -116,27 +116,53 @@ class HMC(Move):
         del kernel
         summed = conditional.summed if isinstance(conditional, Conditional) else None
         names = tuple(name for name in conditional.names if summed is None or name not in summed.names)
-        bijections = to_unconstrained(conditional.modelled, jax.random.key(0), particle.latents, names)
+        start = unconstrain(conditional.modelled, particle.latents, names)
+        real = {name: _over(conditional.is_real(name, particle.latents[name]), start[name]) for name in names}
 
         def log_density(position: Values) -> Array:
-            values = {name: bijections[name](position[name]) for name in names}
-            volume = [jnp.sum(bijections[name].log_abs_det_jacobian(position[name], values[name])) for name in names]
-            return _log_marginal(conditional, values) + sum(volume)
+            values, log_volumes = constrain(conditional.modelled, conditional.given, position)
+            return _log_marginal(conditional, values) + total(conditional.mask(log_volumes))
 
-        position = {name: bijections[name].inv(particle.latents[name]) for name in names}
-        size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(position))
-        hmc: Any = blackjax.hmc(log_density, self.step_size, jnp.ones(size), self.num_steps)
-        state, step = hmc.step(key_accept, hmc.init(position))
-        values = {
-            name: jnp.where(step.is_accepted, bijections[name](state.position[name]), particle.latents[name])
-            for name in names
-        }
+        hmc: Any = blackjax.hmc(log_density, self.step_size, _unit_metric(real), self.num_steps)
+        state, step = hmc.step(key_accept, hmc.init(start))
+        mapped, _ = constrain(conditional.modelled, conditional.given, state.position)
+        values = {name: jnp.where(step.is_accepted, mapped[name], particle.latents[name]) for name in names}
         if isinstance(conditional, Conditional) and summed is not None:
             values |= Enumerated().draw(key_draw, conditional.of_summed(values))[0]
         log_probs = conditional.log_probs(values)
         log_v = jnp.zeros_like(conditional.reduce(log_probs))
         accepted = jnp.full_like(log_v, step.acceptance_rate)
         return _replace(particle, values, log_probs), log_v, MoveInfo(values, log_v, accepted)
+
+
+def _over(real: Array, position: Array) -> Array:
+    """Batch elements laid over a position, whose event axes come last."""
+    return real.reshape(real.shape + (1,) * (position.ndim - real.ndim))
+
+
+def _unit_metric(real: Values) -> Any:
+    """Unit masses for the entries of a position that are real. Padded ones have no velocity and no kinetic energy.
+
+    Each site has a key of its own, so that the padding of one does not shift the random numbers of the next.
+    """
+    from blackjax.mcmc.metrics import Metric
+
+    def sample_momentum(key: PRNGKey, position: Any) -> Any:
+        keys = jax.random.split(key, len(position))
+        return {
+            name: jax.random.normal(key, position[name].shape, position[name].dtype)
+            for key, name in zip(keys, sorted(position), strict=True)
+        }
+
+    def kinetic_energy(momentum: Any, position: Any = None) -> Array:
+        del position
+        squares = [jnp.sum(jnp.where(real[name], momentum[name], 0.0) ** 2) for name in momentum]
+        return 0.5 * sum(squares, start=jnp.zeros(()))
+
+    def unused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a fixed number of leapfrog steps neither turns nor rescales")
+
+    return Metric(sample_momentum, kinetic_energy, unused, unused)
 
 
 def _log_marginal(conditional: AnyConditional, values: Values) -> Array:

@@ -1,11 +1,12 @@
 """A population of weighted particles of one instance, and its resampling."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from popgibbs.target import total
 from popgibbs.typing import LogProbs, PRNGKey, Resampler, Values
@@ -21,6 +22,14 @@ class Particle(eqx.Module):
     @property
     def log_joint(self) -> Array:
         return total(self.log_probs)
+
+
+class Report(NamedTuple):
+    """What an update of a block did to a population."""
+
+    ess: Array
+    acceptance: Array
+    impossible: Array  # whether a particle that had weight lost all of it
 
 
 class Population(eqx.Module):
@@ -49,6 +58,15 @@ class Population(eqx.Module):
         """How many initial particles have descendants."""
         present = self.ancestors[:, None] == jnp.arange(self.ancestors.shape[0])
         return jnp.sum(jnp.any(present, axis=0))
+
+    def finite(self, sites: Sequence[str]) -> Bool[Array, " site"]:
+        """Of each site, whether some particle's log-probability is a finite number."""
+        by_particle = [jax.vmap(jnp.sum)(self.particles.log_probs[name]) for name in sites]
+        return jnp.stack([jnp.any(jnp.isfinite(log_prob)) for log_prob in by_particle])
+
+    def loses_weight(self, log_v: Float[Array, " particle"]) -> Bool[Array, ""]:
+        """Whether v is zero for a particle that has weight: its new state, or the way back, is impossible."""
+        return jnp.any((self.log_weights > -jnp.inf) & (log_v == -jnp.inf))
 
     def weigh(self, particles: Any, log_v: Float[Array, " particle"]) -> "Population":
         """The moved particles, their weights multiplied by v. A zero or failed weight stays zero."""

@@ -159,12 +159,45 @@ class Posterior:
         return np.any(self._population("degenerate"), axis=1)
 
     @property
+    def impossible(self) -> np.ndarray:
+        """Whether a weighed proposal was impossible under the model, (instance, population, sweep, block).
+
+        Then E[v] < 1: the evidence comes out too low and the samples are biased. Use `Metropolis()` for the block.
+        """
+        return self._info("impossible")
+
+    @property
+    def biased_blocks(self) -> list[str]:
+        """Blocks of which a weighed proposal was impossible under the model."""
+        return [label for i, label in enumerate(self.blocks) if self.impossible[..., i].any()]
+
+    def warn(self) -> None:
+        """Say what makes these samples wrong, if anything does."""
+        for label in self.biased_blocks:
+            warnings.warn(
+                f"block '{label}': a weighed proposal had probability zero under the model, or could not have been "
+                "reversed, so evidence and samples are biased; use move=Metropolis() for this block",
+                stacklevel=3,
+            )
+        if failed := np.flatnonzero(self.degenerate).tolist():
+            finite = self._info("finite")[failed[0], :, 0]
+            sites = [site.name for i, site in enumerate(self._runner.sampler.sites) if not finite[:, i].any()]
+            cause = (
+                f"no first draw had a finite log-probability of '{sites[0]}'" if sites else "no particle had weight left"
+            )
+            warnings.warn(
+                f"weights failed on {len(failed)} of {len(self)} instances, which are flagged in `degenerate` and must "
+                f"not be trusted; at instance {failed[0]} {cause}",
+                stacklevel=3,
+            )
+
+    @property
     def weak_blocks(self) -> list[str]:
         """Blocks whose proposals keep less than 30% of the particles effective in the last sweep."""
         return weak_blocks(self.ess, self.blocks, self.num_particles)
 
     def extend(self, key: PRNGKey, num_sweeps: int) -> "Posterior":
-        """More sweeps of the same populations. With the key of the first run it continues that run exactly."""
+        """More sweeps of the same populations. With the key of the first run it continues that run, to rounding."""
         if num_sweeps < 1:
             raise ValueError(f"num_sweeps={num_sweeps} must be at least 1")
         parts = []
@@ -172,7 +205,9 @@ class Posterior:
             population, info = self._runner.go_on(key, part.bucket, part.population, self.num_sweeps + 1, num_sweeps)
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), part.info, info)
             parts.append(Part(part.bucket, population, joined))
-        return Posterior(self._runner, parts)
+        extended = Posterior(self._runner, parts)
+        extended.warn()
+        return extended
 
     def resampled(self, key: PRNGKey) -> "Posterior":
         """The same posterior with equal weights: each population resampled once."""

@@ -1,7 +1,8 @@
-"""Properties of a model and its proposals that are measured when a sampler is built, not trusted.
+"""Properties of a model and its proposals that are proved or measured when a sampler is built, not trusted.
 
-Everything is measured by one compiled call on one example instance: whether plate elements are independent (one is
-changed, the others must stay), whether padding changes a number, whether supports agree.
+That plate elements are independent is proved from the program where possible. Everything else is measured by one compiled
+call on one example instance: independence where there is no proof (one element is changed, the others must stay), whether
+padding changes a number, whether supports agree, whether proposals reach states of density zero.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,15 +17,17 @@ from popgibbs import program
 from popgibbs.blocks import Block
 from popgibbs.elements import Partition
 from popgibbs.instances import Axes, Data, pad, plates
+from popgibbs.lanes import lanes
 from popgibbs.program import Site
-from popgibbs.proposals import Programmed
+from popgibbs.proposals import Enumerated, Programmed
 from popgibbs.sequences import at_step
 from popgibbs.steps import AnyConditional, Sequence
 from popgibbs.target import Conditional, Target, by_name, condition, undrawn
 from popgibbs.typing import PRNGKey, Values
 
-_NUM_PROBES = 32
-_NUM_DRAWS = 32
+_NUM_PROBES = 32  # elements that are changed
+_NUM_DRAWS = 32  # states that are drawn from the model
+_NUM_STATES = 8  # of these, at which elements are changed
 
 
 class Draw(NamedTuple):
@@ -43,7 +46,7 @@ class Draw(NamedTuple):
             return Conditional(target, given, self.names, Partition(target.sites), self.initial)
         has_globals = not undrawn(target.sites, (*self.given, *self.names))
         sequence = Sequence(target.model, target.data, block.proposal)
-        return at_step(sequence, self.step, {**given, **self._all(latents)}, self.initial, has_globals)
+        return at_step(sequence, self.step, latents, self.initial, has_globals)
 
     def own(self, latents: Values) -> Values:
         """The values of the sites that are drawn."""
@@ -63,53 +66,66 @@ class Findings(NamedTuple):
     proposal_splits: dict[int, bool]  # by block
     inside_model: dict[Draw, dict[str, bool]]  # draws of the proposal lie in the model's support
     inside_proposal: dict[Draw, dict[str, bool]]  # and the other way round
+    never_impossible: dict[Draw, bool]  # draws of an update have positive density, and so has the state it leaves
 
 
 def measure(
-    target: Target, blocks: tuple[Block, ...], partitions: tuple[Partition, ...], draws: list[Draw], axes: Axes
+    target: Target,
+    blocks: tuple[Block, ...],
+    partitions: tuple[Partition, ...],
+    draws: list[Draw],
+    weighed: list[Draw],
+    axes: Axes,
+    *,
+    can_pad: bool,
 ) -> Findings:
-    """All measurements for the proposed partitions, in one compiled call."""
-    sizes, declared = target.plate_sizes, plates(axes)
-    padded = {plate: size + (plate in declared) for plate, size in sizes.items()}
-    longer = pad(jax.tree.map(np.asarray, target.data.values), axes, padded)
-    mask = {plate: jnp.arange(padded[plate]) < sizes[plate] for plate in declared}
+    """All measurements for the proposed partitions, in one compiled call; `weighed` are the updates that are weighed."""
+    sizes = target.plate_sizes
+    longer = padded_by_one(target, axes) if can_pad else target.data
+    padded = {plate: size + (plate in longer.mask) * can_pad for plate, size in sizes.items()}
 
     arrays, static = eqx.partition((target, blocks), eqx.is_array)
 
     def measured(arrays: Any, larger: Data, key: PRNGKey) -> tuple[Any, ...]:
         target, blocks = eqx.combine(arrays, static)
+        # Keys of their own: under the key of a state, a proposal would repeat the random numbers behind that state.
+        key_states, key = jax.random.split(key)
+        many = jax.vmap(lambda key: program.draw(target.program, key))(jax.random.split(key_states, _NUM_DRAWS))
         keys = jax.random.split(key, _NUM_DRAWS)
-        many = jax.vmap(lambda key: program.draw(target.program, key))(keys)
-        latents, other = jax.tree.map(lambda leaf: leaf[0], many), jax.tree.map(lambda leaf: leaf[1], many)
+        latents = jax.tree.map(lambda leaf: leaf[0], many)
         big = Target(target.model, larger, target.sites)
         big_latents = _pad_latents(latents, target.sites, padded)
-        conditionals = {
-            index: condition(target, latents, block.sites, partitions[index])
-            for index, block in enumerate(blocks)
-            if not partitions[index].whole
-        }
+        split = [index for index, partition in enumerate(partitions) if not partition.whole]
+        probed = {i: _probe_elements(target, blocks[i], partitions[i], key, many) for i in split}
         return (
             _same(target.log_probs(latents), big.log_probs(big_latents)),
             [_proposal_keeps(blocks[draw.block], draw, key, (target, latents), (big, big_latents)) for draw in draws],
-            {i: _independent(conditional, latents, other) for i, conditional in conditionals.items()},
-            {i: _splits(blocks[i], conditional, key, latents, other) for i, conditional in conditionals.items()},
+            probed,
             [_supports(target, blocks[draw.block], draw, many, keys) for draw in draws],
+            [_never_impossible(target, blocks[draw.block], draw, many, keys) for draw in weighed],
         )
 
     # It runs once, so compiling fast matters more than running fast. The key is fixed: the same sampler always passes or
     # always fails.
     compiled = jax.jit(measured, compiler_options={"xla_backend_optimization_level": 0})
-    sites, proposals, independent, splits, supports = jax.device_get(
-        compiled(arrays, Data(longer, mask), jax.random.key(20))
-    )
+    sites, proposals, probed, supports, possible = jax.device_get(compiled(arrays, longer, jax.random.key(20)))
     return Findings(
         padding_of_sites=sites,
         padding_of_proposals=dict(zip(draws, proposals, strict=True)),
-        independent=independent,
-        proposal_splits=splits,
+        independent={i: factors for i, (factors, _) in probed.items()},
+        proposal_splits={i: splits for i, (_, splits) in probed.items()},
         inside_model={draw: found[0] for draw, found in zip(draws, supports, strict=True)},
         inside_proposal={draw: found[1] for draw, found in zip(draws, supports, strict=True)},
+        never_impossible=dict(zip(weighed, possible, strict=True)),
     )
+
+
+def padded_by_one(target: Target, axes: Axes) -> Data:
+    """The example with one element more in every declared plate."""
+    sizes, declared = target.plate_sizes, plates(axes)
+    padded = {plate: size + (plate in declared) for plate, size in sizes.items()}
+    longer = pad(jax.tree.map(np.asarray, target.data.values), axes, padded)
+    return Data(longer, {plate: jnp.arange(padded[plate]) < sizes[plate] for plate in declared})
 
 
 def _pad_latents(latents: Values, sites: tuple[Site, ...], padded: Mapping[str, int]) -> Values:
@@ -148,8 +164,101 @@ def _proposal_keeps(
     return _close(log_q(*small), log_q(*large), terms)
 
 
+# Elements ---------------------------------------------------------------------------------------------------------------
+
+
+def _probe_elements(
+    target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
+) -> tuple[dict[str, Any], Any]:
+    """Whether the block's factors, by name, and its proposal split over the elements of the partition."""
+    states, others = _states(target, block, partition, key, many)
+    first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
+    own = {name: many[name][0] for name in block.sites}
+
+    def holds(elements: Callable[[Conditional, Values], jax.Array]) -> jax.Array:
+        def at_state(state: tuple[Values, Values]) -> jax.Array:
+            return _elementwise(elements, condition(target, state[0], block.sites, partition), *state)
+
+        return jnp.all(jax.lax.map(at_state, (states, others)))
+
+    def splits(name: str) -> jax.Array:
+        return holds(lambda conditional, values: conditional.reduce({name: conditional.log_probs(values)[name]}))
+
+    proved = _proved(first, first.log_probs, own)
+    factors = {name: jnp.ones((), bool) if name in proved else splits(name) for name in first.factors}
+    if not isinstance(block.kernel, Programmed):
+        return factors, True
+
+    def log_q(values: Values) -> Values:
+        scored = program.evaluate(first.bind(block.proposal), key, {**first.given, **values})[1]
+        return {name: scored[name] for name in block.sites}
+
+    shapes = jax.eval_shape(lambda: (log_q(own), first.log_probs(own)))
+    if any(shapes[0][name].shape != shapes[1][name].shape for name in block.sites):
+        return factors, False
+    if _proved(first, log_q, own) == set(block.sites):
+        return factors, True
+    return factors, holds(lambda conditional, values: block.kernel.score(key, conditional, values))
+
+
+def _proved(conditional: Conditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
+    """The sites whose log-probabilities, by the program itself, depend at each element on that element alone."""
+    partition, sites = conditional.partition, by_name(conditional.target.sites)
+    shapes = jax.eval_shape(log_probs, own)
+    # Which component an entry is credited to is known only when the assignment has a value.
+    proved = {name for name in shapes if partition.by is None}
+    for plate in partition.plates:
+        axes = {name: _axis(sites[name], plate, value) for name, value in own.items()}
+        found = lanes(log_probs, own, axes)
+        proved = {name for name in proved if found[name].is_at(_plate_axis(sites[name], plate), shapes[name].ndim)}
+    return proved
+
+
+def _plate_axis(site: Site, plate: str) -> int:
+    axis = site.axis(plate)
+    assert axis is not None
+    return axis
+
+
+def _axis(site: Site, plate: str, value: jax.Array) -> int:
+    """The axis of a plate in a site's value."""
+    return value.ndim - site.event_dim + _plate_axis(site, plate)
+
+
+def _states(
+    target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
+) -> tuple[Values, dict[str, jax.Array]]:
+    """States at which elements are changed, stacked, and the values that they are changed to.
+
+    Besides independent draws of the model: elements that take the value of their neighbour, because what keeps elements
+    apart or together shows only where they meet, and, from states that the proposal reaches, further values of it.
+    """
+    states = jax.tree.map(lambda leaf: leaf[:_NUM_STATES], many)
+    own = {name: states[name] for name in block.sites}
+    drawn = {name: many[name][_NUM_STATES : 2 * _NUM_STATES] for name in block.sites}
+    sites = by_name(target.sites)
+
+    def neighbours(name: str) -> jax.Array:
+        value = own[name]
+        for plate in partition.plates:
+            value = jnp.roll(value, 1, axis=1 + _axis(sites[name], plate, value[0]))
+        return value
+
+    pairs = [(states, drawn), (states, {name: neighbours(name) for name in block.sites})]
+    if block.proposes and not isinstance(block.kernel, Enumerated):
+
+        def propose(key: PRNGKey, latents: Values) -> Values:
+            return block.kernel.draw(key, condition(target, latents, block.sites, Partition(target.sites)))[0]
+
+        keys = jax.random.split(key, (2, _NUM_STATES))
+        reached, further = (jax.vmap(propose)(row, states) for row in keys)
+        pairs.append(({**states, **reached}, further))
+    cast = [(base, {name: other[name].astype(own[name].dtype) for name in own}) for base, other in pairs]
+    return jax.tree.map(lambda *leaves: jnp.concatenate([leaf.astype(leaves[0].dtype) for leaf in leaves]), *cast)
+
+
 def _elementwise(
-    elements: Callable[[Values], jax.Array], conditional: Conditional, latents: Values, other: Values
+    elements: Callable[[Conditional, Values], jax.Array], conditional: Conditional, latents: Values, other: Values
 ) -> jax.Array:
     """Whether changing one element of the block changes only that entry of `elements`."""
     sizes = conditional.target.plate_sizes
@@ -163,7 +272,7 @@ def _elementwise(
             name: jnp.where(conditional.partition.spread_values(here, name, sizes), other[name], old[name])
             for name in conditional.names
         }
-        return elements(mixed)
+        return elements(conditional, mixed)
 
     # One after another through the same code, the unchanged state first (no element has the number -1): elements that do
     # not depend on the changed one then come out the same to the last bit, however large the numbers that cancel in them.
@@ -172,28 +281,14 @@ def _elementwise(
     return jnp.all(jnp.stack(stays))
 
 
-def _independent(conditional: Conditional, latents: Values, other: Values) -> dict[str, jax.Array]:
-    def of_factor(name: str) -> jax.Array:
-        def elements(values: Values) -> jax.Array:
-            return conditional.reduce({name: conditional.log_probs(values)[name]})
-
-        return _elementwise(elements, conditional, latents, other)
-
-    return {name: of_factor(name) for name in conditional.factors}
-
-
-def _splits(block: Block, conditional: Conditional, key: PRNGKey, latents: Values, other: Values) -> Any:
-    if not isinstance(block.kernel, Programmed):
-        return True
-    _, log_q = program.evaluate(conditional.bind(block.proposal), key, conditional.given)
-    _, log_p = program.evaluate(conditional.target.program, key, latents)
-    if any(jnp.shape(log_q[name]) != jnp.shape(log_p[name]) for name in block.sites):
-        return False
-    return _elementwise(lambda values: block.kernel.score(key, conditional, values), conditional, latents, other)
+# Supports ---------------------------------------------------------------------------------------------------------------
 
 
 def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> tuple[Any, Any]:
-    """Whether draws of the proposal lie in the model's support, and draws of the model in the proposal's."""
+    """Whether draws of the proposal lie in the model's support, and draws of the model in the proposal's.
+
+    A proposal need not reach states that the model gives probability zero by other factors.
+    """
 
     def inside(judge: program.Program, given: Values, drawn: Values) -> dict[str, jax.Array]:
         sites = program.raw_sites(judge, keys[0], {**given, **drawn})
@@ -204,6 +299,22 @@ def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.
         bound, given = conditional.bind(block.proposal), conditional.given
         values, _ = program.evaluate(bound, key, given)
         drawn = {name: values[name] for name in draw.names}
-        return inside(conditional.modelled, given, drawn), inside(bound, given, draw.own(latents))
+        dead = target.log_joint(latents) == -jnp.inf
+        covered = {name: held | dead for name, held in inside(bound, given, draw.own(latents)).items()}
+        return inside(conditional.modelled, given, drawn), covered
 
     return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))
+
+
+def _never_impossible(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> jax.Array:
+    """Whether, from states that the model can be in, the proposal draws states that it can be in, and the way back."""
+
+    def one(key: PRNGKey, latents: Values) -> jax.Array:
+        conditional = draw.conditional(target, block, latents)
+        values, _ = block.kernel.draw(key, conditional)
+        forward = jnp.sum(conditional.reduce(conditional.log_probs(values)))
+        backward = jnp.sum(block.kernel.score(key, conditional, draw.own(latents)))
+        dead = target.log_joint(latents) == -jnp.inf
+        return dead | ((forward != -jnp.inf) & (backward != -jnp.inf))
+
+    return jnp.all(jax.vmap(one)(keys, many))

@@ -13,13 +13,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from numpyro import handlers
+from numpyro.distributions import MaskedDistribution
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.util import compute_log_probs
 from numpyro.ops.provenance import eval_provenance
+from numpyro.primitives import Messenger
 
 from popgibbs.typing import LogProbs, PRNGKey, Values
 
 Program = Callable[[], Any]
+
+_IMPUTED = "_unobserved"  # how NumPyro names the latent site behind `obs_mask`
+
+
+class _Imputed(Messenger):
+    """Gives the latent site behind `obs_mask` its own density in every entry.
+
+    NumPyro masks the entries that are observed, which leaves them without any density: the joint is then improper in
+    them. With their own density they integrate to one, and since nothing depends on them they change nothing else.
+    """
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"].endswith(_IMPUTED):
+            while isinstance(msg["fn"], MaskedDistribution):
+                msg["fn"] = msg["fn"].base_dist
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,7 @@ class Site:
     support: tuple[int, ...] | None  # the values of a finite discrete site
     parents: frozenset[str]  # latents that its log-probabilities depend on, itself not counted
     arguments: frozenset[str]  # data arguments that they depend on
+    bounded_by: frozenset[str]  # latents that its support depends on
 
     def axis(self, plate: str) -> int | None:
         return dict(self.plates).get(plate)
@@ -45,13 +63,27 @@ def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple
     A site uses the same random number whether or not others are fixed, so that a draw and the scoring of another value
     under the same key see the same internal randomness.
     """
-    log_probs, sites = compute_log_probs(handlers.seed(program, key), (), {}, dict(values), sum_log_prob=False)
+    seeded = handlers.seed(_Imputed(program), key)
+    log_probs, sites = compute_log_probs(seeded, (), {}, dict(values), sum_log_prob=False)
     return {name: jnp.asarray(sites[name]["value"]) for name in log_probs}, log_probs
+
+
+def densities(program: Program, key: PRNGKey, values: Mapping[str, Any], names: tuple[str, ...]) -> LogProbs:
+    """The log-densities that the named sites are drawn from: `handlers.scale` scales a factor, never a draw."""
+    sites = raw_sites(program, key, values)
+    return {name: sites[name]["fn"].log_prob(sites[name]["value"]) for name in names}
 
 
 def draw(program: Program, key: PRNGKey) -> Values:
     """Values of the sites that a program samples and does not observe."""
     return {name: site["value"] for name, site in raw_sites(program, key).items() if not site["is_observed"]}
+
+
+def _is_masked(distribution: Any) -> bool:
+    """Whether some entries of a distribution may have no density."""
+    if isinstance(distribution, MaskedDistribution):
+        return distribution._mask is not True
+    return hasattr(distribution, "base_dist") and _is_masked(distribution.base_dist)
 
 
 def returned(program: Program, values: Mapping[str, Any]) -> Any:
@@ -61,7 +93,7 @@ def returned(program: Program, values: Mapping[str, Any]) -> Any:
 
 def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
     """NumPyro's own record of the sample sites, for checks when a sampler is built."""
-    seeded = handlers.substitute(handlers.seed(program, key), data=dict(values or {}))
+    seeded = handlers.substitute(handlers.seed(_Imputed(program), key), data=dict(values or {}))
     trace = handlers.trace(seeded).get_trace()
     for name, site in trace.items():
         if site["type"] == "param":
@@ -71,10 +103,34 @@ def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None =
     return {name: site for name, site in trace.items() if site["type"] == "sample"}
 
 
-def to_unconstrained(program: Program, key: PRNGKey, values: Values, names: tuple[str, ...]) -> dict[str, Any]:
-    """The bijections from the real line to the supports of the named sites."""
-    sites = raw_sites(program, key, values)
-    return {name: biject_to(sites[name]["fn"].support) for name in names}
+def unconstrain(program: Program, values: Values, names: tuple[str, ...]) -> Values:
+    """The values of the named sites on the real line."""
+    sites = raw_sites(program, jax.random.key(0), values)
+    return {name: biject_to(sites[name]["fn"].support).inv(values[name]) for name in names}
+
+
+def constrain(program: Program, values: Values, position: Values) -> tuple[Values, LogProbs]:
+    """The values of the sites in `position` from the real line, and the log-volume of each map, by batch element.
+
+    Sites are mapped in the order of the program, so that a support may depend on another site of `position`. All other
+    sites have the given values.
+    """
+    mapped: Values = {}
+    log_volumes: LogProbs = {}
+
+    def place(site: dict[str, Any]) -> Any:
+        name = site["name"]
+        if name not in position:
+            return values.get(name)
+        bijection = biject_to(site["fn"].support)
+        mapped[name] = bijection(position[name])
+        volume = jnp.asarray(bijection.log_abs_det_jacobian(position[name], mapped[name]))
+        batch_dim = mapped[name].ndim - site["fn"].event_dim
+        log_volumes[name] = jnp.sum(volume, axis=tuple(range(batch_dim, volume.ndim)))
+        return mapped[name]
+
+    handlers.substitute(handlers.seed(_Imputed(program), jax.random.key(0)), substitute_fn=place)()
+    return mapped, log_volumes
 
 
 class AbstractSite(NamedTuple):
@@ -84,6 +140,7 @@ class AbstractSite(NamedTuple):
     batch_shape: tuple[int, ...]
     observed: bool
     discrete: bool
+    altered: bool  # by a mask or a scale, so that its log-probability is not that of its draws
 
 
 def abstract_sites(program: Callable[..., Any], *inputs: Any) -> dict[str, AbstractSite]:
@@ -98,7 +155,8 @@ def abstract_sites(program: Callable[..., Any], *inputs: Any) -> dict[str, Abstr
         for name, site in sites.items():
             value = jax.ShapeDtypeStruct(jnp.shape(site["value"]), jnp.result_type(site["value"]))
             fn = site["fn"]
-            found[name] = AbstractSite(value, fn.batch_shape, site["is_observed"], bool(fn.is_discrete))
+            altered = _is_masked(fn) or site["scale"] is not None
+            found[name] = AbstractSite(value, fn.batch_shape, site["is_observed"], bool(fn.is_discrete), altered)
 
     jax.eval_shape(traced, *inputs)
     return found
@@ -117,31 +175,42 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
         raise ValueError(f"the model samples sites {clash} that are also names of its data arguments")
     sites: list[Site] = []
 
-    def log_probs(**inputs: Any) -> LogProbs:
+    def log_probs(**inputs: Any) -> tuple[LogProbs, dict[str, list[jax.Array]]]:
+        bounds: dict[str, list[jax.Array]] = {}
         arrays = {name: inputs[name] for name in data}
         values = {name: inputs[name] for name in latents}
         for name, site in raw_sites(lambda: model(**arrays), key, values).items():
-            plates = tuple((frame.name, frame.dim) for frame in site["cond_indep_stack"])
+            observed = site["is_observed"]
+            if not observed and _is_masked(site["fn"]):
+                raise ValueError(
+                    f"the latent site '{name}' lies inside a mask, so some of its values would have no density and "
+                    "the evidence no meaning; sample it outside the mask, and keep the sites that it explains inside"
+                )
+            # In the order of the axes, whichever plate was entered first.
+            plates = sorted(((frame.name, frame.dim) for frame in site["cond_indep_stack"]), key=lambda plate: plate[1])
             sites.append(
                 Site(
                     name=name,
-                    observed=site["is_observed"],
-                    plates=plates,
+                    observed=observed,
+                    plates=tuple(plates),
                     event_dim=site["fn"].event_dim,
                     discrete=bool(site["fn"].is_discrete),
-                    support=finite_support(site["fn"]),
+                    support=None if observed else finite_support(site["fn"]),
                     parents=frozenset(),
                     arguments=frozenset(),
+                    bounded_by=frozenset(),
                 )
             )
-        return evaluate(lambda: model(**arrays), key, values)[1]
+            bounds[name] = [jnp.asarray(bound) for bound in jax.tree.leaves(site["fn"].support)]
+        return evaluate(lambda: model(**arrays), key, values)[1], bounds
 
-    provenance = eval_provenance(log_probs, **data, **latents)
+    provenance, bounds = eval_provenance(log_probs, **data, **latents)
     return tuple(
         replace(
             site,
             parents=frozenset(provenance[site.name] & set(latents)) - {site.name},
             arguments=frozenset(provenance[site.name] & set(data)),
+            bounded_by=frozenset().union(*bounds[site.name]) & set(latents),
         )
         for site in sites
     )
@@ -151,9 +220,12 @@ def finite_support(distribution: Any) -> tuple[int, ...] | None:
     """The values of a distribution of one finite discrete number."""
     if not distribution.has_enumerate_support or distribution.event_dim:
         return None
-    with jax.ensure_compile_time_eval():
-        support = distribution.enumerate_support(expand=False)
-    # A support that depends on other sites is not known before they are.
+    # A support that depends on data or on other sites is not known before they are.
+    try:
+        with jax.ensure_compile_time_eval():
+            support = distribution.enumerate_support(expand=False)
+    except (NotImplementedError, jax.errors.JAXTypeError):
+        return None
     return None if isinstance(support, Tracer) else tuple(int(value) for value in np.ravel(support))
 
 

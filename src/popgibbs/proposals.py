@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from popgibbs.families import Categorical
-from popgibbs.program import evaluate
+from popgibbs.program import densities, evaluate
 from popgibbs.steps import AnyConditional
 from popgibbs.typing import Elements, PRNGKey, Values
 
@@ -50,8 +50,8 @@ class Prior(eqx.Module):
         return values, self.score(key, conditional, values)
 
     def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements:
-        log_probs = conditional.log_probs(values)
-        return conditional.reduce({name: log_probs[name] for name in conditional.names})
+        fixed = {**conditional.given, **values}
+        return conditional.reduce_proposed(densities(conditional.modelled, key, fixed, conditional.names))
 
 
 class Enumerated(eqx.Module):

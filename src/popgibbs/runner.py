@@ -11,10 +11,11 @@ import numpy as np
 from jax.random import fold_in
 from jaxtyping import Array
 
+from popgibbs.carried import carried_errors, check_carried
 from popgibbs.distributed import BY_INSTANCE, BY_SWEEP_AND_INSTANCE, SHARED, filled_up, mesh_for, over_instances
 from popgibbs.instances import Bucket, Data
 from popgibbs.population import Population
-from popgibbs.sampler import Info, Sampler, go_on, run
+from popgibbs.sampler import Info, Sampler, go_on, over_populations, run
 from popgibbs.typing import PRNGKey
 
 
@@ -59,8 +60,9 @@ class Runner:
             keys = jax.vmap(lambda index: fold_in(key, index))(jnp.asarray(bucket.indices[rows]))
             data, before = jax.tree.map(lambda leaf: leaf[rows], (bucket.data, population))  # noqa: B023
             real = min(size, len(bucket) - begin)
-            part = jax.device_get(call(keys, data, before))
-            parts.append((jax.tree.map(lambda a: a[:real], part[0]), jax.tree.map(lambda a: a[:, :real], part[1])))  # noqa: B023
+            after, info, errors = jax.device_get(call(keys, data, before))
+            parts.append((jax.tree.map(lambda a: a[:real], after), jax.tree.map(lambda a: a[:, :real], info)))  # noqa: B023
+            check_carried(self.sampler, bucket.indices[rows], data, after, errors)
             if report is not None:
                 report(real)
         populations, infos = zip(*parts, strict=True)
@@ -73,34 +75,39 @@ class Runner:
 @eqx.filter_jit
 def _begin(
     sampler: Sampler, keys: Array, data: Data, num_sweeps: int, num_particles: int, num_populations: int
-) -> tuple[Population, Info]:
+) -> tuple[Population, Info, Array]:
     arrays, static = eqx.partition(sampler, eqx.is_array)
 
-    def local(arrays: Any, keys: Array, data: Data) -> tuple[Population, Info]:
+    def local(arrays: Any, keys: Array, data: Data) -> tuple[Population, Info, Array]:
+        sampler = eqx.combine(arrays, static)
         population, info, _ = run(
-            eqx.combine(arrays, static),
+            sampler,
             keys,
             data,
             num_sweeps=num_sweeps,
             num_particles=num_particles,
             num_populations=num_populations,
         )
-        return population, info
+        return population, info, over_populations(carried_errors, sampler, data, population)
 
     specs = (SHARED, BY_INSTANCE, BY_INSTANCE)
-    spread = over_instances(local, mesh_for(keys.shape[0]), specs, (BY_INSTANCE, BY_SWEEP_AND_INSTANCE))
+    spread = over_instances(local, mesh_for(keys.shape[0]), specs, (BY_INSTANCE, BY_SWEEP_AND_INSTANCE, BY_INSTANCE))
     return spread(arrays, keys, data)
 
 
 @eqx.filter_jit
 def _go_on(
     sampler: Sampler, keys: Array, data: Data, population: Population, first_sweep: Array, num_sweeps: int
-) -> tuple[Population, Info]:
+) -> tuple[Population, Info, Array]:
     arrays, static = eqx.partition(sampler, eqx.is_array)
 
-    def local(arrays: Any, keys: Array, data: Data, population: Population, first: Array) -> tuple[Population, Info]:
-        return go_on(eqx.combine(arrays, static), keys, data, population, first, num_sweeps)
+    def local(
+        arrays: Any, keys: Array, data: Data, population: Population, first: Array
+    ) -> tuple[Population, Info, Array]:
+        sampler = eqx.combine(arrays, static)
+        population, info = go_on(sampler, keys, data, population, first, num_sweeps)
+        return population, info, over_populations(carried_errors, sampler, data, population)
 
     specs = (SHARED, BY_INSTANCE, BY_INSTANCE, BY_INSTANCE, SHARED)
-    spread = over_instances(local, mesh_for(keys.shape[0]), specs, (BY_INSTANCE, BY_SWEEP_AND_INSTANCE))
+    spread = over_instances(local, mesh_for(keys.shape[0]), specs, (BY_INSTANCE, BY_SWEEP_AND_INSTANCE, BY_INSTANCE))
     return spread(arrays, keys, data, population, first_sweep)

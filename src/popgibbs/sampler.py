@@ -17,7 +17,7 @@ from jaxtyping import Array
 from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.elements import Partition
 from popgibbs.instances import Data
-from popgibbs.population import Particle, Population
+from popgibbs.population import Particle, Population, Report
 from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.sequences import Walk, block_keys, draw_first, score_first, walk
@@ -38,6 +38,7 @@ class Sampler(eqx.Module):
     summed: tuple[Summed | None, ...] = eqx.field(static=True)  # the sites that each block's move sums out
     resampler: Resampler = eqx.field(static=True)
     resample_below: float = eqx.field(static=True)
+    cannot_pad: str | None = eqx.field(static=True)  # why instances of several sizes are refused, if they are
 
     def target(self, data: Data) -> Target:
         return Target(self.model, data, self.sites)
@@ -76,7 +77,9 @@ class Info(NamedTuple):
     log_evidence: Array
     ess: Array  # by block
     acceptance: Array  # by block
+    impossible: Array  # by block: whether a particle that had weight lost all of it, which biases what is weighed
     diversity: Array  # initial particles that still have descendants
+    finite: Array  # by site: whether some particle's log-probability is finite
 
 
 Observe = Callable[[Any, Sampler, int | None, Data, Event | Walk], Any]
@@ -175,7 +178,7 @@ def initialise(key: PRNGKey, sampler: Sampler, data: Data, num_particles: int) -
 
 def update(
     key: PRNGKey, sampler: Sampler, index: int, data: Data, population: Population
-) -> tuple[Population, Event | Walk, tuple[Array, Array]]:
+) -> tuple[Population, Event | Walk, Report]:
     """Resample, move a block, multiply the weights by the move's incremental weights."""
     block = sampler.blocks[index]
     if isinstance(block, SequenceBlock):
@@ -199,8 +202,9 @@ def update(
         log_weights=population.log_weights,
         log_v=info.log_v,
     )
+    impossible = population.loses_weight(log_v)
     population = population.weigh(moved, log_v)
-    return population, event, (ess(population.log_weights), jnp.mean(acceptance))
+    return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible)
 
 
 def run(
@@ -223,8 +227,9 @@ def run(
     keys, batch = _rows(keys, batch, num_populations)
     population, event = over_rows(initialise, 0, None, 0, None)(_folded(keys, 0), sampler, batch, num_particles)
     carry = observe(carry, sampler, None, batch, event)
-    reports = [(jax.vmap(ess)(population.log_weights), jnp.ones(keys.shape))] * len(sampler.blocks)
-    first = _info(population, reports)
+    start = Report(jax.vmap(ess)(population.log_weights), jnp.ones(keys.shape), jnp.zeros(keys.shape, bool))
+    reports = [start] * len(sampler.blocks)
+    first = _info(sampler, population, reports)
     population, rest, carry = _sweeps(sampler, keys, batch, population, 1, num_sweeps, observe, carry)
     info = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
     return _unflatten(population, 0, num_populations), _unflatten(info, 1, num_populations), carry
@@ -268,10 +273,20 @@ def _sweeps(
             )
             carry = observe(carry, sampler, index, data, event)
             reports.append(report)
-        return (population, carry), _info(population, reports)
+        return (population, carry), _info(sampler, population, reports)
 
     (population, carry), info = jax.lax.scan(sweep, (population, carry), first_sweep + jnp.arange(num_sweeps))
     return population, info, carry
+
+
+def over_populations(
+    function: Callable[[Sampler, Data, Population], Any], sampler: Sampler, batch: Data, population: Population
+) -> Any:
+    """A function of one population, for those that `run` returned."""
+    num_populations = population.log_evidence.shape[1]
+    flat = jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, *leaf.shape[2:])), population)
+    found = over_rows(function, None, 0, 0)(sampler, _repeated(batch, num_populations), flat)
+    return _unflatten(found, 0, num_populations)
 
 
 def over_rows(function: Callable[..., Any], *in_axes: int | None) -> Callable[..., Any]:
@@ -292,12 +307,17 @@ def over_rows(function: Callable[..., Any], *in_axes: int | None) -> Callable[..
 
 
 def _rows(keys: Array, batch: Data, num_populations: int) -> tuple[Array, Data]:
-    """Keys of all populations, by the instance's key and the population's index, and the data that each row sees."""
+    """Keys of all populations, by the instance's key and the population's index, and their data."""
     numbers = jnp.arange(num_populations)
     keys = jax.vmap(lambda key: jax.vmap(lambda number: fold_in(key, number))(numbers))(keys).reshape(-1)
-    if num_populations > 1:
-        batch = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_populations, axis=0), batch)
-    return keys, batch
+    return keys, _repeated(batch, num_populations)
+
+
+def _repeated(batch: Data, num_populations: int) -> Data:
+    """The data that each row sees."""
+    if num_populations == 1:
+        return batch
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, num_populations, axis=0), batch)
 
 
 def _unflatten(tree: Any, axis: int, num_populations: int) -> Any:
@@ -308,13 +328,16 @@ def _folded(keys: Array, number: Any) -> Array:
     return jax.vmap(lambda key: fold_in(key, number))(keys)
 
 
-def _info(population: Population, reports: list[tuple[Array, Array]]) -> Info:
+def _info(sampler: Sampler, population: Population, reports: list[Report]) -> Info:
+    by_block = jax.tree.map(lambda *blocks: jnp.stack(blocks, axis=-1), *reports)
     return Info(
         log_joint=jax.vmap(lambda p: p.mean_log_joint)(population),
         log_evidence=jax.vmap(lambda p: p.total_log_evidence)(population),
-        ess=jnp.stack([report[0] for report in reports], axis=-1),
-        acceptance=jnp.stack([report[1] for report in reports], axis=-1),
+        ess=by_block.ess,
+        acceptance=by_block.acceptance,
+        impossible=by_block.impossible,
         diversity=jax.vmap(lambda p: p.diversity)(population),
+        finite=jax.vmap(lambda p: p.finite([site.name for site in sampler.sites]))(population),
     )
 
 

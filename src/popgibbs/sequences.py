@@ -14,7 +14,7 @@ from jax.random import fold_in
 from jaxtyping import Array
 
 from popgibbs.moves import Move
-from popgibbs.population import Particle, Population
+from popgibbs.population import Particle, Population, Report
 from popgibbs.program import draw
 from popgibbs.proposals import Kernel
 from popgibbs.steps import INTO_NEXT, Neighbour, Sequence, StepConditional, shifted
@@ -72,10 +72,12 @@ class Walk(NamedTuple):
 
 
 def at_step(sequence: Sequence, t: int, latents: Values, initial: bool, has_globals: bool) -> StepConditional:
-    """The conditional of one step inside a sequence, at the latents of one particle."""
-    states = latents[sequence.model.state]
-    shared = sequence.shared(latents) if has_globals else None
-    prepared = jax.tree.map(lambda leaf: leaf[t], sequence.prepared(shared))
+    """The conditional of one step inside a sequence, at the latents of one particle.
+
+    Without `has_globals` the proposal is not shown the globals, as at a first draw before them; the model still is.
+    """
+    states, shared = latents[sequence.model.state], sequence.shared(latents)
+    prepared = jax.tree.map(lambda leaf: leaf[t], sequence.prepared(shared if has_globals else None))
     data, exists = sequence.step_data(sequence.observed[t], prepared), jnp.ones((), bool)
     earlier = Neighbour(states[t - 2], exists & (t > 1)) if initial else None
     before, after = Neighbour(states[t - 1], exists, earlier), Neighbour(states[t + 1], exists & (not initial))
@@ -148,7 +150,7 @@ def walk(
     population: Population,
     resampler: Resampler,
     below: float,
-) -> tuple[Population, Walk, tuple[Array, Array]]:
+) -> tuple[Population, Walk, Report]:
     """One update of all steps, each resampled and weighed by itself."""
     name, observed = sequence.model.state, sequence.model.observed
     particles, num_particles = population.particles, population.log_weights.shape[0]
@@ -175,9 +177,10 @@ def walk(
             *(info.proposed[name], population.log_weights, info_log_v),
         )
         onward = Walker(jnp.arange(num_particles), walkers.origin, state, moved.log_probs[INTO_NEXT])
+        impossible = moment.is_real & population.loses_weight(log_v)
         population = population.weigh(onward, jnp.where(moment.is_real, log_v, 0.0))
         log_probs = {site: jnp.where(moment.is_real, moved.log_probs[site], 0.0) for site in (name, observed)}
-        report = (ess(population.log_weights), jnp.mean(info.accepted))
+        report = Report(ess(population.log_weights), jnp.mean(info.accepted), impossible)
         return population, ((walkers.place, (state, log_probs)), seen, report)
 
     moments = _moments(sequence)
@@ -190,9 +193,9 @@ def walk(
     others = jax.tree.map(lambda leaf: leaf[walked.particles.origin], particles)
     moved = Particle({**others.latents, name: states}, {**others.log_probs, **log_probs})
     event = Walk(seen, shared, moved.latents, walked.log_weights)
-    size, acceptance = (jnp.sum(jnp.where(sequence.real, by_step, 0.0)) for by_step in reports)
+    size, acceptance = (jnp.sum(jnp.where(sequence.real, by_step, 0.0)) for by_step in reports[:2])
     num_real = jnp.sum(sequence.real)
-    return _with(walked, moved), event, (size / num_real, acceptance / num_real)
+    return _with(walked, moved), event, Report(size / num_real, acceptance / num_real, jnp.any(reports.impossible))
 
 
 def score_walk(sequence: Sequence, kernel: Kernel, event: Walk) -> Array:

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
+from jax.lax import stop_gradient
 from jaxtyping import Array, Float
+from numpyro.distributions.transforms import biject_to
 
 from popgibbs.typing import PRNGKey
 
@@ -76,6 +78,25 @@ def one_event(distribution: dist.Distribution) -> Any:
     return distribution.to_event(len(distribution.batch_shape))
 
 
+def where_exists(exists: Any, value: Any, distribution: Any) -> Any:
+    """A value where it exists, elsewhere some value inside the distribution's support.
+
+    A blank state such as zero may lie outside of a support. `jnp.where` hides its log-probability but not its gradient,
+    which is then not a number.
+    """
+    return jnp.where(exists, value, stop_gradient(_inside(distribution)))
+
+
+def _inside(distribution: Any) -> Array:
+    """Some value inside a support: the image of zero, or the least value of a discrete one."""
+    support = distribution.support
+    if distribution.is_discrete:
+        least = getattr(getattr(support, "base_constraint", support), "lower_bound", 0)
+        return jnp.broadcast_to(jnp.asarray(least), distribution.event_shape)
+    bijection = biject_to(support)
+    return jnp.asarray(bijection(jnp.zeros(bijection.inverse_shape(distribution.event_shape))))
+
+
 class Chain(dist.Distribution):
     """All states of a sequence as one site with a log-probability at every step, log p(z_t | z_{t-1}, g).
 
@@ -125,13 +146,16 @@ class Step(dist.Distribution):
 
     def __init__(self, model: StateSpaceModel, previous: Any, exists: Any, shared: Any):
         self._first = one_event(model.initial(shared))
-        self._later = one_event(model.transition(previous, shared))
+        self._later = one_event(model.transition(where_exists(exists, previous, self._first), shared))
         self._exists = exists
         super().__init__((), self._first.event_shape)
 
     @property
     def support(self) -> Any:
-        return self._first.support
+        first, later = self._first.support, self._later.support
+        if jax.tree.structure(first) != jax.tree.structure(later):
+            return first
+        return jax.tree.map(lambda a, b: jnp.where(self._exists, b, a), first, later)
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
         return jnp.where(self._exists, self._later.sample(key, sample_shape), self._first.sample(key, sample_shape))

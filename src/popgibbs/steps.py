@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from popgibbs.instances import Data
 from popgibbs.program import Program, finite_support, returned
-from popgibbs.state_space import TIME, StateSpaceModel, Step, one_event
+from popgibbs.state_space import TIME, StateSpaceModel, Step, one_event, where_exists
 from popgibbs.target import Conditional, constant, total
 from popgibbs.typing import Elements, LogProbs, Mask, Values
 
@@ -77,7 +77,8 @@ class StepConditional(eqx.Module):
             temper = 1.0 if self.data.temper is None else self.data.temper
             factors[self.model.observed] = temper * observed
         if not self.initial:
-            into_next = one_event(self.model.transition(state, self.shared)).log_prob(self.following.value)
+            onward = one_event(self.model.transition(state, self.shared))
+            into_next = onward.log_prob(where_exists(self.following.exists, self.following.value, onward))
             factors[INTO_NEXT] = jnp.where(self.following.exists, into_next, 0.0)
         return factors
 
@@ -87,6 +88,14 @@ class StepConditional(eqx.Module):
 
     def reduce_proposed(self, log_q: LogProbs) -> Elements:
         return self.reduce({self.model.state: log_q[self.model.state]})
+
+    def mask(self, log_probs: LogProbs) -> LogProbs:
+        """A step is real or not as a whole, which `walk` sees to."""
+        return log_probs
+
+    def is_real(self, name: str, value: Array) -> Array:
+        del name, value
+        return jnp.ones((), bool)
 
     def accept(self, accepted: Mask, new: Values, old: Values, *, log_probs: bool) -> Values:
         del log_probs

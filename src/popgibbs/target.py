@@ -147,8 +147,16 @@ class Conditional(eqx.Module):
 
     def reduce_proposed(self, log_q: LogProbs) -> Elements:
         """A proposal's log-probabilities, padded elements left out, summed into the block's elements."""
-        wanted = {name: log_q[name] for name in self.names}
-        return self.reduce(masked(wanted, by_name(self.target.sites), self.target.data.mask))
+        return self.reduce(self.mask({name: log_q[name] for name in self.names}))
+
+    def mask(self, log_probs: LogProbs) -> LogProbs:
+        """Numbers of the block's sites, by plate element, with zero at padded elements."""
+        return masked(log_probs, by_name(self.target.sites), self.target.data.mask)
+
+    def is_real(self, name: str, value: jax.Array) -> jax.Array:
+        """Which batch elements of a site's value are real rather than padded."""
+        site = by_name(self.target.sites)[name]
+        return self.mask({name: jnp.ones(value.shape[: value.ndim - site.event_dim])})[name] > 0
 
     def accept(self, accepted: Mask, new: Values, old: Values, *, log_probs: bool) -> Values:
         """New values, or log-probabilities, where their element is accepted."""

@@ -71,6 +71,7 @@ class Metrics(NamedTuple):
     log_evidence: Array
     finite: Array  # by block, then the model, then the initial sampler: whether the gradient was finite
     beta: Array  # the power of the likelihood; 1 unless the run is tempered
+    possible: Array  # by site: the share of instances with a first draw whose log-probability is finite
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ class Step:
                 shares=shares,
             )
             last = (info.ess[-1], info.acceptance[-1], info.log_joint[-1], info.log_evidence[-1])
-            return gradient, tuple(weighted_sum(shares, number[:, 0].T, axis=-1) for number in last)
+            first_finite = info.finite[0].astype(info.ess.dtype)
+            return gradient, tuple(weighted_sum(shares, number[:, 0].T, axis=-1) for number in (*last, first_finite))
 
         def local(vector: Array, keys: Array, shares: Array, beta: Array, batch: Data) -> Array:
             if tempering is not None:
@@ -146,7 +148,8 @@ class Step:
         def apply(state: State, by_device: Array) -> tuple[State, Metrics]:
             num_blocks = len(sampler.blocks)
             by_block = jnp.zeros(num_blocks)
-            like = (Gradient(state.arrays, by_block, by_block), (by_block, by_block, jnp.zeros(()), jnp.zeros(())))
+            numbers = (by_block, by_block, jnp.zeros(()), jnp.zeros(()), jnp.zeros(len(sampler.sites)))
+            like = (Gradient(state.arrays, by_block, by_block), numbers)
             gradient, means = ravel_pytree(like)[1](jnp.sum(by_device, axis=0))
             new, metrics = _apply(optimiser, state, gradient, *means)
             if tempering is not None:
@@ -173,6 +176,7 @@ def _apply(
     acceptance: Array,
     log_joint: Array,
     log_evidence: Array,
+    possible: Array,
 ) -> tuple[State, Metrics]:
     """The optimiser's update, unless the gradient is not finite."""
     parts = (*gradient.arrays.blocks, gradient.arrays.model, gradient.arrays.first)
@@ -194,7 +198,7 @@ def _apply(
         state.temper,
     )
     beta = jnp.exp(state.temper.log_beta)
-    return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite, beta)
+    return new, Metrics(gradient.loss, ess, acceptance, log_joint, log_evidence, finite, beta, possible)
 
 
 def sum_in_parts(of_rows: Callable[[Any], Array], rows: Any, at_once: int | None) -> Array:
@@ -241,12 +245,14 @@ def run_training(
         state = checkpoints.restore(state)
     step_on = Step(sampler, optimiser, budget, tempering)
     state = on_first(state, step_on.mesh)
-    history = History()
+    history, begun = History(), int(state.step)
     with _watch_signals() as stopped:
-        for step in range(int(state.step), num_steps):
+        for step in range(begun, num_steps):
             batch = source.batch(fold_in(key, 2 * step + 1), step, budget.batch_size)
             state, metrics = step_on(state, batch)
             done = step + 1
+            if step == begun:
+                _check_possible(metrics, sampler, done)
             if done % report_every == 0 or done == num_steps:
                 _report(history, done, metrics, state, sampler, trackers)
             regular = done % checkpoint_every == 0 or done == num_steps
@@ -265,9 +271,20 @@ def _trained(sampler: Sampler, state: State) -> Sampler:
     return eqx.combine(trained, eqx.filter(sampler, eqx.is_inexact_array, inverse=True))
 
 
+def _check_possible(metrics: Metrics, sampler: Sampler, step: int) -> None:
+    """Stop a run that cannot learn: no first draw of a whole batch has a finite log joint."""
+    shares = np.asarray(metrics.possible)
+    if culprits := [site.name for site, share in zip(sampler.sites, shares, strict=True) if share == 0]:
+        raise FloatingPointError(
+            f"the log-probability of '{culprits[0]}' was not finite at any first draw of the batch (step {step}), so "
+            "nothing can be learned; look for log(0), negative scales and data outside of the site's support"
+        )
+
+
 def _report(
     history: History, step: int, metrics: Metrics, state: State, sampler: Sampler, trackers: Sequence[Tracker]
 ) -> None:
+    _check_possible(metrics, sampler, step)
     numbers = {name: np.asarray(value) for name, value in metrics._asdict().items()}
     numbers["skipped"] = np.asarray(state.skipped)
     if int(state.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
