@@ -13,6 +13,7 @@ from popgibbs import program
 from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.elements import Partition
 from popgibbs.instances import Axes, complete, pad
+from popgibbs.lapack import warn_of_waiting_calls
 from popgibbs.moves import HMC
 from popgibbs.probes import Draw, Findings, measure
 from popgibbs.program import Site
@@ -55,6 +56,7 @@ def build(
     else:
         raise ValueError(f"`initial=` draws the sites {sorted(theirs)}, but the model has {sorted(ours)}")
     draws = first_draws + _check_updates(blocks, target)
+    warn_of_waiting_calls(target, blocks, draws)  # before anything runs, because that is where it could hang
     findings = measure(target, judged, candidates, draws, axes)
     _raise_findings(findings, blocks)
     partitions = [_decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]
