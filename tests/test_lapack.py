@@ -189,7 +189,11 @@ def test_nothing_is_said_where_nothing_can_hang(monkeypatch):
         elsewhere.setattr(jax, "default_backend", lambda: "gpu")
         lapack.warn_of_waiting_calls(*checked)
     monkeypatch.setenv("NPROC", "1")
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
     lapack.warn_of_waiting_calls(*checked)
+    monkeypatch.setattr(jax, "local_device_count", lambda: 2)
+    with pytest.raises(UserWarning, match="JAX_NUM_CPU_DEVICES=1"):
+        lapack.warn_of_waiting_calls(*checked)
 
 
 def test_a_matrix_that_all_particles_share_builds_without_a_word():

@@ -28,7 +28,7 @@ from popgibbs.typing import PRNGKey, Values
 _FACTORISATIONS = {"cholesky", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "tridiagonal"}
 _LAPACK = _FACTORISATIONS | {"eig", "eigh", "schur", "svd", "triangular_solve"}
 _TURNED = (0, 11, 1)  # the first jaxlib whose FFTs wait for their threads, and whose LAPACK calls do not
-_WAY_OUT = "or set the environment variable NPROC=1, so that XLA has one thread (docs/lapack.md)"
+_WAY_OUT = "or set NPROC=1 and JAX_NUM_CPU_DEVICES=1 in the environment, so that XLA has one thread (docs/lapack.md)"
 
 
 def warn_of_waiting_calls(target: Target, blocks: tuple[Block, ...], draws: list[Draw]) -> None:
@@ -36,13 +36,15 @@ def warn_of_waiting_calls(target: Target, blocks: tuple[Block, ...], draws: list
 
     Programs are traced, not compiled. Does nothing where it is safe: on other backends, or with one thread.
     """
-    if jax.default_backend() != "cpu" or os.environ.get("NPROC") == "1":
+    one_thread = os.environ.get("NPROC") == "1" and jax.local_device_count() == 1  # XLA has one for each device at least
+    if jax.default_backend() != "cpu" or one_thread:
         return
     found = {f"the site '{name}'": calls for name, calls in _calls_of_model(target).items()}
+    latents, _ = jax.eval_shape(lambda key: program.evaluate(target.program, key, {}), _key())
     for draw in draws:
         block = blocks[draw.block]
         owner = f"block '{block.label}': its proposal"
-        found[owner] = found.get(owner, set()) | _calls_of_proposal(target, block, draw)
+        found[owner] = found.get(owner, set()) | _calls_of_proposal(target, block, draw, latents)
     for owner, calls in found.items():
         if lapack := sorted(calls - {"fft"}):
             warnings.warn(
@@ -74,13 +76,12 @@ def _calls_of_model(target: Target) -> dict[str, set[str]]:
     return found
 
 
-def _calls_of_proposal(target: Target, block: Block, draw: Draw) -> set[str]:
+def _calls_of_proposal(target: Target, block: Block, draw: Draw, latents: Values) -> set[str]:
     def run(key: PRNGKey, data: Data, latents: Values) -> Any:
         conditional = draw.conditional(Target(target.model, data, target.sites), block, latents)
         return program.evaluate(conditional.bind(block.proposal), key, conditional.given)
 
-    values, _ = jax.eval_shape(lambda key: program.evaluate(target.program, key, {}), _key())
-    jaxpr = _traced(run, _key(), target.data, values)
+    jaxpr = _traced(run, _key(), target.data, latents)
     return _waiting(jaxpr, _needed(jaxpr, jaxpr.outvars))
 
 
