@@ -1,6 +1,6 @@
 """Amortized population Gibbs samplers with neural sufficient statistics, for any NumPyro model."""
 
-from popgibbs import families, statistics
+from popgibbs import distributions, families, statistics
 from popgibbs.api import APG, Fit
 from popgibbs.baselines import bootstrapped, hmc_after, tuned
 from popgibbs.blocks import Block, SequenceBlock
@@ -41,6 +41,7 @@ __all__ = [
     "Weigh",
     "bootstrapped",
     "compare",
+    "distributions",
     "families",
     "hmc_after",
     "multinomial",

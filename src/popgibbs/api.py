@@ -15,6 +15,7 @@ from popgibbs.checkpoint import Checkpoints, from_names, read_arrays
 from popgibbs.checks import build
 from popgibbs.instances import Finite, Simulated, as_instances, into_buckets, parse_axes
 from popgibbs.posterior import Part, Posterior
+from popgibbs.program import TRACING
 from popgibbs.progress import sampling_progress, training_progress
 from popgibbs.resampling import systematic
 from popgibbs.runner import Runner
@@ -60,12 +61,16 @@ class APG:
 
     def check(self, example: Any) -> Sampler:
         """Check the sampler against an example instance, once."""
-        if self._built is None:
-            instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
-            (values,) = as_instances([instance], self.axes)
-            first = None if self.initial is None else self.initial.check(values)
-            self._built = build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
+        with TRACING:  # threads that meet the sampler at once build it once
+            if self._built is None:
+                self._built = self._build(example)
         return self._built
+
+    def _build(self, example: Any) -> Sampler:
+        instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
+        (values,) = as_instances([instance], self.axes)
+        first = None if self.initial is None else self.initial.check(values)
+        return build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
 
     @property
     def built(self) -> Sampler:
@@ -167,7 +172,11 @@ class APG:
 
     def _source(self, key: PRNGKey, instances: Any) -> tuple[Any, Values]:
         if callable(instances):
-            simulator: Any = instances
+
+            def simulator(key: PRNGKey) -> Any:
+                with TRACING:  # it may be a NumPyro program
+                    return instances(key)
+
             example = jax.device_get(dict(jax.jit(simulator)(key)))
             return Simulated(simulator, self.axes), as_instances([example], self.axes)[0]
         listed = as_instances(instances, self.axes)

@@ -14,6 +14,7 @@ from popgibbs import program
 from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.elements import Partition
 from popgibbs.instances import Axes, complete, pad, plates
+from popgibbs.lapack import warn_of_waiting_calls
 from popgibbs.moves import HMC, Metropolis, Weigh
 from popgibbs.probes import Draw, Findings, measure, padded_by_one
 from popgibbs.program import Site
@@ -57,6 +58,7 @@ def build(
         raise ValueError(f"`initial=` draws the sites {sorted(theirs)}, but the model has {sorted(ours)}")
     updates = _updates(blocks, target)
     draws = first_draws + _checked(updates, blocks, target)
+    warn_of_waiting_calls(target, blocks, draws)  # before anything runs, because that is where it could hang
     weighed = [draw for draw in updates if _is_weighed(blocks[draw.block])]
     findings = measure(target, judged, candidates, draws, weighed, axes, can_pad=cannot_pad is None)
     _raise_findings(findings, blocks)

@@ -6,6 +6,7 @@ Log-probabilities stay unsummed: one number for each plate element.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from threading import RLock
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,10 @@ from numpyro.primitives import Messenger
 from popgibbs.typing import LogProbs, PRNGKey, Values
 
 Program = Callable[[], Any]
+
+# NumPyro keeps the active handlers in one list for all threads, so a thread holds this lock while it runs a program.
+# Programs run only when a sampler is built or traced: compiled samplers never wait for each other.
+TRACING = RLock()
 
 _IMPUTED = "_unobserved"  # how NumPyro names the latent site behind `obs_mask`
 
@@ -64,7 +69,8 @@ def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple
     under the same key see the same internal randomness.
     """
     seeded = handlers.seed(_Imputed(program), key)
-    log_probs, sites = compute_log_probs(seeded, (), {}, dict(values), sum_log_prob=False)
+    with TRACING:
+        log_probs, sites = compute_log_probs(seeded, (), {}, dict(values), sum_log_prob=False)
     return {name: jnp.asarray(sites[name]["value"]) for name in log_probs}, log_probs
 
 
@@ -88,13 +94,15 @@ def _is_masked(distribution: Any) -> bool:
 
 def returned(program: Program, values: Mapping[str, Any]) -> Any:
     """What a program returns when its sites have the given values."""
-    return handlers.substitute(handlers.seed(program, jax.random.key(0)), data=dict(values))()
+    with TRACING:
+        return handlers.substitute(handlers.seed(program, jax.random.key(0)), data=dict(values))()
 
 
 def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
     """NumPyro's own record of the sample sites, for checks when a sampler is built."""
     seeded = handlers.substitute(handlers.seed(_Imputed(program), key), data=dict(values or {}))
-    trace = handlers.trace(seeded).get_trace()
+    with TRACING:
+        trace = handlers.trace(seeded).get_trace()
     for name, site in trace.items():
         if site["type"] == "param":
             raise ValueError(f"'{name}' is a numpyro.param; hold learned arrays in an eqx.Module instead")
@@ -129,7 +137,8 @@ def constrain(program: Program, values: Values, position: Values) -> tuple[Value
         log_volumes[name] = jnp.sum(volume, axis=tuple(range(batch_dim, volume.ndim)))
         return mapped[name]
 
-    handlers.substitute(handlers.seed(_Imputed(program), jax.random.key(0)), substitute_fn=place)()
+    with TRACING:
+        handlers.substitute(handlers.seed(_Imputed(program), jax.random.key(0)), substitute_fn=place)()
     return mapped, log_volumes
 
 

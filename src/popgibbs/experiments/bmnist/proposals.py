@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Key
 
+from popgibbs.distributions import PrecisionNormal, cholesky, solve_triangular
 from popgibbs.experiments.bmnist.images import (
     DIGIT,
     RANGE,
@@ -27,7 +28,6 @@ from popgibbs.experiments.bmnist.images import (
 )
 from popgibbs.experiments.bmnist.model import CODE, layers
 from popgibbs.instances import Data
-from popgibbs.precision import PrecisionNormal, cholesky, solve_lower, solve_upper
 from popgibbs.refined import Refined
 from popgibbs.statistics import mean_pool
 from popgibbs.steps import Neighbour
@@ -272,7 +272,7 @@ def _uphill(code: Array, pull: Array, image: Array, slope: Array, count: Array) 
     """A step of Fisher scoring along what pulls at the logits, and the Cholesky factor of the curvature."""
     spread = (image * (1 - image)).reshape(-1)
     factor = cholesky(count * (slope * spread) @ slope.T + AXES)
-    step = solve_upper(factor, solve_lower(factor, slope @ pull.reshape(-1) - code))
+    step = solve_triangular(factor, solve_triangular(factor, slope @ pull.reshape(-1) - code), transposed=True)
     return step * jnp.minimum(1.0, LONGEST / jnp.linalg.norm(step)), factor
 
 

@@ -1,0 +1,170 @@
+"""Multivariate Normals, and the factorisations of small matrices that they need, without LAPACK.
+
+XLA on CPU spreads a batch of matrices over its threads for LAPACK, and can then wait for them forever (`docs/lapack.md`).
+Here factors are written out column by column, as operations on all matrices of the batch at once: threads wait for
+nothing, and where matrices are small and many it is faster. All functions take batches of matrices.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.distributions.util import lazy_property, validate_sample
+
+WRITTEN_OUT = 10  # columns; more are a loop, which is slower but does not take longer and longer to compile
+
+
+@partial(jnp.vectorize, signature="(n,n)->(n,n)")
+def cholesky(matrix: Float[Array, "row row"]) -> Float[Array, "row row"]:
+    """The lower triangular L with L Lᵀ = matrix, of which the lower triangle is read.
+
+    As in JAX, a matrix that is not positive definite has no error but NaN in its factor.
+    """
+    size = matrix.shape[0]
+
+    def finished(left: Array, j: Any) -> Array:
+        return jnp.where(np.arange(size) >= j, left * jax.lax.rsqrt(left[j]), 0.0)
+
+    if size <= WRITTEN_OUT:
+        columns: list[Array] = []
+        for j in range(size):
+            columns.append(finished(matrix[:, j] - sum(column * column[j] for column in columns), j))
+        return jnp.stack(columns, axis=1)
+
+    def add(factor: Array, number_and_column: tuple[Array, Array]) -> tuple[Array, None]:
+        j, column = number_and_column
+        return factor.at[:, j].set(finished(column - factor @ factor[j], j)), None
+
+    factor, _ = jax.lax.scan(add, jnp.zeros_like(matrix), (jnp.arange(size), matrix.T))
+    return factor
+
+
+def solve_triangular(factor: Any, right: Any, *, transposed: bool = False) -> Float[Array, "*batch row"]:
+    """x with L x = right, or with Lᵀ x = right, for a lower triangular L and a vector.
+
+    Args:
+        factor: L, (*batch, row, row).
+        right: (*batch, row); batches are broadcast.
+        transposed: solve with Lᵀ.
+    """
+    solve = jnp.vectorize(partial(_substitute, transposed=transposed), signature="(n,n),(n)->(n)")
+    return solve(factor, right)
+
+
+def _substitute(
+    factor: Float[Array, "row row"], right: Float[Array, " row"], *, transposed: bool
+) -> Float[Array, " row"]:
+    """One unknown after another, the last one first where the factor is transposed."""
+
+    def step(left: Array, j: Any) -> tuple[Array, Array]:
+        value = left[j] / factor[j, j]
+        return left - (factor[j] if transposed else factor[:, j]) * value, value
+
+    size = right.shape[0]
+    if size > WRITTEN_OUT:
+        return jax.lax.scan(step, right, np.arange(size), reverse=transposed)[1]
+    values, left = [], right
+    for j in range(size)[:: -1 if transposed else 1]:
+        left, value = step(left, j)
+        values.append(value)
+    return jnp.stack(values[::-1] if transposed else values)
+
+
+def solve_psd(matrix: Any, right: Any) -> Float[Array, "*batch row"]:
+    """x with matrix x = right, for a positive definite matrix, (*batch, row, row), and a vector, (*batch, row)."""
+    factor = cholesky(matrix)
+    return solve_triangular(factor, solve_triangular(factor, right), transposed=True)
+
+
+def inverse(matrix: Any) -> Float[Array, "*batch row row"]:
+    """The inverse of a positive definite matrix."""
+    root = _inverse_factor(cholesky(matrix))
+    return jnp.swapaxes(root, -1, -2) @ root
+
+
+def log_det(matrix: Any) -> Float[Array, "*batch"]:
+    """The logarithm of the determinant of a positive definite matrix."""
+    return 2 * _log_diagonal(cholesky(matrix))
+
+
+@partial(jnp.vectorize, signature="(n,n)->(n,n)")
+def _inverse_factor(factor: Float[Array, "row row"]) -> Float[Array, "row row"]:
+    """L⁻¹, lower triangular like L."""
+    identity = jnp.eye(factor.shape[0], dtype=factor.dtype)
+    return jax.vmap(solve_triangular, in_axes=(None, 1), out_axes=1)(factor, identity)
+
+
+def _log_diagonal(factor: Any) -> Float[Array, "*batch"]:
+    """log |L|."""
+    return jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+
+
+class MultivariateNormal(dist.MultivariateNormal):
+    """NumPyro's `MultivariateNormal`, with the same arguments, batches and draws, without LAPACK.
+
+    Args:
+        loc: the mean, (*batch, axis).
+        covariance_matrix, precision_matrix, scale_tril: one of the three, (*batch, axis, axis).
+
+    ```python
+    numpyro.sample("mu", pg.distributions.MultivariateNormal(mean, covariance_matrix=covariance))
+    ```
+    """
+
+    def __init__(
+        self,
+        loc: Any = 0.0,
+        covariance_matrix: Any = None,
+        precision_matrix: Any = None,
+        scale_tril: Any = None,
+        *,
+        validate_args: bool | None = None,
+    ):
+        if sum(matrix is not None for matrix in (covariance_matrix, precision_matrix, scale_tril)) != 1:
+            raise ValueError("MultivariateNormal needs one of covariance_matrix, precision_matrix and scale_tril")
+        if covariance_matrix is not None:
+            scale_tril = cholesky(covariance_matrix)
+        elif precision_matrix is not None:
+            # With both axes reversed, the inverse of the factor is lower triangular in the order of the axes.
+            reverse = cholesky(jnp.asarray(precision_matrix)[..., ::-1, ::-1])[..., ::-1, ::-1]
+            scale_tril = _inverse_factor(jnp.swapaxes(reverse, -1, -2))
+        super().__init__(loc, scale_tril=jnp.asarray(scale_tril), validate_args=validate_args)
+
+    @validate_sample
+    def log_prob(self, value: Any) -> Float[Array, "*batch"]:
+        white = solve_triangular(self.scale_tril, value - self.loc)
+        log_volume = _log_diagonal(self.scale_tril) + 0.5 * white.shape[-1] * jnp.log(2 * jnp.pi)
+        return -0.5 * jnp.sum(white**2, axis=-1) - log_volume
+
+    @lazy_property
+    def precision_matrix(self) -> Float[Array, "*batch axis axis"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        root = _inverse_factor(self.scale_tril)
+        return jnp.swapaxes(root, -1, -2) @ root
+
+
+class PrecisionNormal(dist.Distribution):
+    """Normal(loc, (L Lᵀ)⁻¹) by the Cholesky factor L of its precision, for a single vector: nothing is inverted."""
+
+    def __init__(self, loc: Float[Array, " axis"], factor: Float[Array, "axis axis"]):
+        self.loc, self.factor = loc, factor
+        super().__init__((), loc.shape)
+
+    @property
+    def support(self) -> Any:
+        return dist.constraints.real_vector
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
+        if sample_shape:
+            raise ValueError("PrecisionNormal draws one sample at a time; use jax.vmap for more")
+        noise = jax.random.normal(key, self.loc.shape, self.loc.dtype)
+        return self.loc + solve_triangular(self.factor, noise, transposed=True)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Float[Array, ""]:
+        del intermediates
+        white = self.factor.T @ (value - self.loc)
+        log_volume = jnp.sum(jnp.log(jnp.diagonal(self.factor))) - 0.5 * white.size * jnp.log(2 * jnp.pi)
+        return log_volume - 0.5 * jnp.sum(white**2)
