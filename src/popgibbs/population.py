@@ -66,7 +66,7 @@ class Population(eqx.Module):
 
     def loses_weight(self, log_v: Float[Array, " particle"]) -> Bool[Array, ""]:
         """Whether v is zero for a particle that has weight: its new state, or the way back, is impossible."""
-        return jnp.any((self.log_weights > -jnp.inf) & (log_v == -jnp.inf))
+        return ~self.degenerate & jnp.any((self.log_weights > -jnp.inf) & (log_v == -jnp.inf))
 
     def weigh(self, particles: Any, log_v: Float[Array, " particle"]) -> "Population":
         """The moved particles, their weights multiplied by v. A zero or failed weight stays zero."""
