@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import optax
 
+from popgibbs.arguments import as_key, whole_number
 from popgibbs.blocks import Block
 from popgibbs.checkpoint import Checkpoints, from_names, read_arrays
 from popgibbs.checks import build
@@ -21,7 +22,7 @@ from popgibbs.runner import Runner
 from popgibbs.sampler import Sampler
 from popgibbs.tempering import Tempering
 from popgibbs.training import Budget, History, run_training
-from popgibbs.typing import Model, ModelLearns, PRNGKey, Resampler, Tracker, Values
+from popgibbs.typing import KeyLike, Model, ModelLearns, PRNGKey, Resampler, Tracker, Values
 
 SAMPLE_BATCH = 100  # instances that are sampled at once by default: large enough for speed, small enough for memory
 
@@ -93,7 +94,7 @@ class APG:
 
     def fit(
         self,
-        key: PRNGKey,
+        key: KeyLike,
         instances: Any,
         *,
         num_steps: int,
@@ -123,16 +124,21 @@ class APG:
         `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
         they stop the run. `at_checkpoints` is called with the step and the sampler after every regular one.
         """
-        if num_steps < 1:
-            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        key = as_key(key)
+        num_steps = whole_number("num_steps", num_steps, 1)
+        checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
+        report_every = whole_number("report_every", report_every, 1)
+        optimiser = optax.adam(1e-3) if optimiser is None else optimiser
+        if not isinstance(optimiser, optax.GradientTransformation):
+            raise ValueError(f"optimiser must be one of optax, such as optax.adam(1e-3), not {type(optimiser).__name__}")
         if at_checkpoints is not None and checkpoints is None:
             raise ValueError("at_checkpoints needs a directory for checkpoints")
         budget = Budget(
-            num_particles=num_particles,
-            num_sweeps=num_sweeps,
-            batch_size=batch_size,
+            num_particles=whole_number("num_particles", num_particles),
+            num_sweeps=whole_number("num_sweeps", num_sweeps),
+            batch_size=whole_number("batch_size", batch_size),
             model_learns=model_learns,
-            at_once=at_once,
+            at_once=None if at_once is None else whole_number("at_once", at_once),
         )
         source, example = self._source(key, instances)
         sampler = self.check(example)
@@ -153,7 +159,7 @@ class APG:
                 source,
                 num_steps=num_steps,
                 budget=budget,
-                optimiser=optax.adam(1e-3) if optimiser is None else optimiser,
+                optimiser=optimiser,
                 tempering=tempering,
                 checkpoints=saved,
                 checkpoint_every=checkpoint_every,
@@ -167,14 +173,16 @@ class APG:
     def _source(self, key: PRNGKey, instances: Any) -> tuple[Any, Values]:
         if callable(instances):
             simulator: Any = instances
-            example = jax.device_get(dict(jax.jit(simulator)(key)))
-            return Simulated(simulator, self.axes), as_instances([example], self.axes)[0]
+            example = jax.device_get(jax.jit(simulator)(key))
+            if not isinstance(example, Mapping):
+                raise ValueError(f"the simulator must return a dict of arrays, but it returned {type(example).__name__}")
+            return Simulated(simulator, self.axes), as_instances([dict(example)], self.axes)[0]
         listed = as_instances(instances, self.axes)
         return Finite(listed, self.axes, seed=int(jax.random.randint(key, (), 0, 2**31 - 1))), listed[0]
 
     def sample(
         self,
-        key: PRNGKey,
+        key: KeyLike,
         instances: Any,
         *,
         num_sweeps: int = 19,
@@ -187,9 +195,11 @@ class APG:
 
         Results depend on the key and an instance's index, not on the batch size or the number of devices.
         """
-        Budget(num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size)
-        if num_populations < 1:
-            raise ValueError(f"num_populations={num_populations} must be at least 1")
+        key = as_key(key)
+        num_sweeps = whole_number("num_sweeps", num_sweeps, 0)
+        num_particles = whole_number("num_particles", num_particles, 1)
+        num_populations = whole_number("num_populations", num_populations, 1)
+        batch_size = whole_number("batch_size", batch_size, 1)
         listed = as_instances(instances, self.axes)
         sampler = self.check(listed[0])
         runner = Runner(
