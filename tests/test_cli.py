@@ -1,16 +1,23 @@
 """The command line: what it prints, its exit codes, and that bad input changes nothing."""
 
 import json
+import os
+import signal
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import arviz as az
 import numpy as np
 import pytest
 
 from popgibbs import cli
+from popgibbs.api import APG
 from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.gmm import GMM
-from popgibbs.training import Interrupted
+from popgibbs.posterior import Posterior
+from popgibbs.signals import Interrupted
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -22,6 +29,7 @@ def run(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["popgibbs", *map(str, arguments)])
         monkeypatch.setattr(cli.out, "file", None)
+        monkeypatch.setattr(cli, "end_at_once", sys.exit)
         code = 0
         try:
             cli.main()
@@ -215,6 +223,8 @@ def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_pa
     ],
 )
 def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
+    (tmp_path / "run" / "3").mkdir(parents=True)
+
     def stop(*_, **__):
         raise Interrupted("stopped after step 3")
 
@@ -223,3 +233,72 @@ def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
     code, _, err = run(*command, "--out", tmp_path / "run")
     assert code == 130
     assert told in err
+
+
+# Signals and the order of checks ----------------------------------------------------------------------------------------
+
+
+def signalled(number):
+    def send(*_, **__):
+        os.kill(os.getpid(), number)
+        time.sleep(10)  # which the signal cuts short
+
+    return send
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("sample", "stopped; nothing was written"),
+        ("evaluate", "stopped; the evaluation was not finished"),
+        ("train", "stopped; nothing was saved yet"),
+    ],
+)
+def test_a_signal_is_told_in_one_sentence(run, monkeypatch, data, tmp_path, command, told, number, code):
+    out = tmp_path / "out"
+    arguments = {"sample": ["gmm", data, "--out", out], "evaluate": ["gmm"], "train": ["gmm", "--out", out]}
+    monkeypatch.setattr(APG, "sample", signalled(number))
+    monkeypatch.setattr(type(GMM), "fit", signalled(number))
+    before = signal.getsignal(signal.SIGTERM)
+    found, text, err = run(command, *arguments[command])
+    assert (found, text, err.strip()) == (code, "", told)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_while_the_posterior_is_written_leaves_the_old_file(run, monkeypatch, data, tmp_path):
+    class Written:
+        def to_netcdf(self, path):
+            Path(path).write_text("half")
+            signalled(signal.SIGTERM)()
+
+    out = tmp_path / "posterior.nc"
+    out.write_text("mine")
+    monkeypatch.setattr(Posterior, "to_arviz", lambda self: Written())
+    code, text, _ = run("sample", "gmm", data, "--out", out, "--num-sweeps", 0)
+    assert (code, text, out.read_text()) == (143, "", "mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npz", "posterior.nc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["sample", "gmm", "nope.npz", "--out", "p.nc"], "there is no file nope.npz"),
+        (["sample", "gmm", "bad.npz", "--out", "p.nc"], "'x' has values that are not finite"),
+        (["sample", "gmm", "wide.npz", "--out", "p.nc"], "shape (points, 2)"),
+        (["sample", "gmm", "data.npz", "--out", "nowhere/p.nc"], "there is no directory"),
+        (["sample", "gmm", "data.npz", "--out", "."], ". is a directory; name a file in it"),
+        (["evaluate", "gmm", "--figure", "data.npz/figure.png"], "there is no directory"),
+        (["evaluate", "gmm", "--figure", "."], ". is a directory; name a file in it"),
+    ],
+)
+def test_files_are_checked_before_a_sampler_is_built(run, monkeypatch, data, tmp_path, arguments, sentence):
+    _npz(tmp_path / "bad.npz", x=np.full((2, 3, 2), np.nan))
+    _npz(tmp_path / "wide.npz", x=np.zeros((2, 3, 3)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.runs, "load", lambda *_, **__: pytest.fail("a sampler was built"))
+    code, text, err = run(*arguments)
+    assert (code, text) == (1, "")
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1

@@ -182,6 +182,37 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
         fit(located, checkpoints=tmp_path)
 
 
+def test_the_second_signal_ends_a_run_at_once(located: pg.APG, tmp_path: Path) -> None:
+    def insist(step: int, metrics: Any) -> None:
+        interrupt(step, metrics)
+        interrupt(step, metrics)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(pg.Interrupted, match="stopped at once, without saving") as stopped:
+        fit(located, checkpoints=tmp_path, report_every=1, trackers=[insist])
+    assert stopped.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    with pytest.raises(pg.CheckpointError, match="no checkpoint"):
+        read_about(tmp_path)
+
+
+@pytest.mark.parametrize(("saves", "held"), [(False, [False] * 3), (True, [False, True, True])])
+def test_signals_are_held_back_only_when_there_is_something_to_save(
+    located: pg.APG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: bool, held: list[bool]
+) -> None:
+    """Not during the first step, which compiles, nor without checkpoints: the process then ends as it would anyway."""
+    handler, found = signal.getsignal(signal.SIGTERM), []
+
+    class Watched(Step):
+        def __call__(self, *arguments: Any) -> Any:
+            found.append(signal.getsignal(signal.SIGTERM) is not handler)
+            return super().__call__(*arguments)
+
+    monkeypatch.setattr(training, "Step", Watched)
+    fit(located, num_steps=3, checkpoints=tmp_path if saves else None)
+    assert found == held
+
+
 # Gradients that are not finite ------------------------------------------------------------------------------------------
 
 

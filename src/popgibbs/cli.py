@@ -16,7 +16,7 @@ from rich.console import Console
 from popgibbs import demo as demonstration
 from popgibbs import reproduction
 from popgibbs.api import APG
-from popgibbs.checkpoint import CheckpointError, read_about
+from popgibbs.checkpoint import CheckpointError, holds_run, read_about
 from popgibbs.checkpoint import export as export_run
 from popgibbs.experiments import runs
 from popgibbs.experiments.bmnist import BMNIST
@@ -29,9 +29,11 @@ from popgibbs.experiments.gmm import study as gmm
 from popgibbs.experiments.tables import evaluate as run_evaluation
 from popgibbs.experiments.tables import held_out
 from popgibbs.files import whole
+from popgibbs.instances import parse_axes
 from popgibbs.npz import read_instances
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
 from popgibbs.report import evaluation_table, run_table
+from popgibbs.signals import Interrupted, end_at_once, terminable
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (GMM, DMM, BMNIST)}
 STUDIES = {study.experiment.name: study for study in (gmm.STUDY, dmm.STUDY, bmnist.STUDY)}
@@ -79,16 +81,31 @@ def _experiment_of(run: str) -> Experiment:
 
 
 @contextmanager
-def _stoppable(way_on: str) -> Iterator[None]:
-    """Ctrl-C ends a command with what to do next."""
+def _stoppable(way_on: str | Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a command with a sentence that says how far it came, or what to do next."""
     try:
-        yield
-    except KeyboardInterrupt as stop:  # of which `Interrupted` is one, after saving
-        err.print(f"{str(stop) or 'stopped'}; {way_on}")
-        raise typer.Exit(130) from None
+        with terminable():
+            yield
+    except KeyboardInterrupt as stop:  # of which `Interrupted` is one, from a run that may have been saved
+        err.print(f"{str(stop) or 'stopped'}; {way_on if isinstance(way_on, str) else way_on()}")
+        end_at_once(stop.exit_code if isinstance(stop, Interrupted) else 130)
+
+
+def _check_output(path: Path, *, makes_parents: bool = False) -> None:
+    """Refuse a file that could not be written, before anything is computed."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory; name a file in it")
+    parent = path.absolute().parent
+    while makes_parents and not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ValueError(f"there is no directory {parent}")
+    if not os.access(parent, os.W_OK):
+        raise ValueError(f"cannot write to the directory {parent}")
 
 
 @app.command()
+@_stoppable("the demonstration was not finished")
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", help="Where figures go.")] = Path("demo"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = demonstration.NUM_STEPS,
@@ -125,7 +142,7 @@ def train(
                 raise ValueError(
                     f"the run in {out_dir} has {key}={configuration.get(key)}, but runs now have {value}; begin a new one"
                 )
-    with _stoppable("go on with --resume"):
+    with _stoppable(lambda: "go on with --resume" if holds_run(out_dir) else "nothing was saved yet"):
         fit = experiment.fit(
             jax.random.key(configuration["seed"]),
             configuration["variant"],
@@ -166,6 +183,7 @@ def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory:
 
 
 @app.command()
+@_stoppable("the evaluation was not finished")
 def evaluate(
     name: Name,
     run: Annotated[Path | None, typer.Option(help="A run's directory; by default the shipped sampler.")] = None,
@@ -189,6 +207,8 @@ def evaluate(
 ) -> None:
     """Sample held-out instances and compare with the latents that generated them."""
     experiment = _experiment(name)
+    if figure is not None:
+        _check_output(figure, makes_parents=True)
     size = experiment.sized(experiment.size, points=points, digits=digits, frames=frames)
     directory = run or experiment.shipped / experiment.default
     sampler, about = runs.load(experiment, directory, **size)
@@ -221,6 +241,7 @@ def evaluate(
 
 
 @app.command()
+@_stoppable("nothing was written")
 def sample(
     run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name for its shipped sampler.")],
     data: Annotated[Path, typer.Argument(help="A .npz file: the model's arguments by name; ragged with `NAME_lengths`.")],
@@ -232,17 +253,14 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Sample the posteriors of the instances in a file."""
+    # Files are checked first, because to build a sampler takes a while.
+    _check_output(out_file)
     experiment = _experiment_of(run)
-    sampler, about = runs.load(experiment, _directory(run), digits=digits)
-    variant = experiment.variants[about["configuration"]["variant"]]
-    instances = read_instances(data, sampler.axes)
+    instances = read_instances(data, parse_axes(experiment.data))
     for i, instance in enumerate(instances):
         experiment.check(instance, f"{data}: instance {i}")
-    parent = out_file.absolute().parent
-    if not parent.is_dir():
-        raise ValueError(f"there is no directory {parent}")
-    if not os.access(parent, os.W_OK):
-        raise ValueError(f"cannot write to the directory {parent}")
+    sampler, about = runs.load(experiment, _directory(run), digits=digits)
+    variant = experiment.variants[about["configuration"]["variant"]]
     budget = variant.budget(num_sweeps, num_particles)
     posterior = sampler.sample(
         jax.random.key(seed),

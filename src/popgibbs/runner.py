@@ -59,7 +59,8 @@ class Runner:
             keys = jax.vmap(lambda index: fold_in(key, index))(jnp.asarray(bucket.indices[rows]))
             data, before = jax.tree.map(lambda leaf: leaf[rows], (bucket.data, population))  # noqa: B023
             real = min(size, len(bucket) - begin)
-            part = jax.device_get(call(keys, data, before))
+            # Waiting lets Ctrl-C through, which copying to the host does not.
+            part = jax.device_get(jax.block_until_ready(call(keys, data, before)))
             parts.append((jax.tree.map(lambda a: a[:real], part[0]), jax.tree.map(lambda a: a[:, :real], part[1])))  # noqa: B023
             if report is not None:
                 report(real)

@@ -3,10 +3,8 @@
 A step's randomness depends on the key and the step's number only, so a resumed run continues bit for bit.
 """
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
@@ -24,6 +22,7 @@ from popgibbs.distributed import BY_INSTANCE, SHARED, filled_up, mesh_for, on_al
 from popgibbs.instances import Data, Source
 from popgibbs.objective import Gradient, accumulate
 from popgibbs.sampler import Sampler
+from popgibbs.signals import Held, Interrupted, held_back
 from popgibbs.tempering import Temper, Tempering
 from popgibbs.typing import ModelLearns, PRNGKey, Tracker
 from popgibbs.weights import weighted_sum
@@ -83,10 +82,6 @@ class History:
     def __getitem__(self, name: str) -> np.ndarray:
         """One number over the reported steps."""
         return np.array([entry[name] for entry in self.metrics])
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal, after saving."""
 
 
 def start(
@@ -241,21 +236,27 @@ def run_training(
         state = checkpoints.restore(state)
     step_on = Step(sampler, optimiser, budget, tempering)
     state = on_first(state, step_on.mesh)
-    history = History()
-    with _watch_signals() as stopped:
-        for step in range(int(state.step), num_steps):
+    history, first = History(), int(state.step)
+    with ExitStack() as stack:
+        stop = Held()
+        for step in range(first, num_steps):
             batch = source.batch(fold_in(key, 2 * step + 1), step, budget.batch_size)
+            before = state
             state, metrics = step_on(state, batch)
+            # One step computes while the next is dispatched; a longer queue would keep signals waiting.
+            jax.block_until_ready(before)
+            if step == first and checkpoints is not None:  # from now on there is something to save
+                stop = stack.enter_context(held_back())
             done = step + 1
             if done % report_every == 0 or done == num_steps:
                 _report(history, done, metrics, state, sampler, trackers)
             regular = done % checkpoint_every == 0 or done == num_steps
-            if checkpoints is not None and (regular or stopped.is_set()):
+            if checkpoints is not None and (regular or stop.number is not None):
                 checkpoints.save(done, state)
                 if at_checkpoints is not None and regular:
                     at_checkpoints(done, _trained(sampler, state))
-            if stopped.is_set() and done < num_steps:
-                raise Interrupted(f"stopped after step {done}")
+            if stop.number is not None and done < num_steps:
+                raise Interrupted(f"stopped after step {done}", stop.number)
     return _trained(sampler, state), history, state
 
 
@@ -282,18 +283,3 @@ def _report(
     history.metrics.append(numbers)
     for tracker in trackers:
         tracker(step, numbers)
-
-
-@contextmanager
-def _watch_signals() -> Iterator[threading.Event]:
-    """An event that is set by SIGINT or SIGTERM while the block runs, so that a step is never cut in half."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    previous = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
