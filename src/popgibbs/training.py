@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
 import equinox as eqx
@@ -19,10 +19,11 @@ from jax.flatten_util import ravel_pytree
 from jax.random import fold_in
 from jaxtyping import Array
 
-from popgibbs.checkpoint import Checkpoints
+from popgibbs.checkpoint import CheckpointError, Checkpoints, to_names
 from popgibbs.distributed import BY_INSTANCE, SHARED, filled_up, mesh_for, on_all, on_first, over_instances
 from popgibbs.instances import Data, Source
 from popgibbs.objective import Gradient, accumulate
+from popgibbs.provenance import hyperparameters
 from popgibbs.sampler import Sampler
 from popgibbs.tempering import Temper, Tempering
 from popgibbs.typing import ModelLearns, PRNGKey, Tracker
@@ -87,6 +88,26 @@ class History:
 
 class Interrupted(KeyboardInterrupt):
     """A run was stopped by a signal, after saving."""
+
+
+def made_with(
+    key: PRNGKey,
+    instances: str,
+    budget: Budget,
+    optimiser: optax.GradientTransformation,
+    tempering: Tempering | None,
+) -> dict[str, Any]:
+    """What a resumed run must have in common with the one it continues, by the names of `fit`'s arguments.
+
+    Not among it are the number of steps, which may grow, and `at_once`, which changes rounding only.
+    """
+    return {
+        "key": np.asarray(to_names(key)[""]).tolist(),
+        "instances": instances,
+        **{name: value for name, value in asdict(budget).items() if name != "at_once"},
+        "optimiser": hyperparameters(optimiser),
+        "tempering": None if tempering is None else repr(tempering),
+    }
 
 
 def start(
@@ -231,14 +252,19 @@ def run_training(
     checkpoints: Checkpoints | None = None,
     checkpoint_every: int = 1000,
     resume: bool = False,
+    resume_step: int | None = None,
     report_every: int = 50,
     trackers: Sequence[Tracker] = (),
     at_checkpoints: Callable[[int, Sampler], None] | None = None,
 ) -> tuple[Sampler, History, State]:
-    """Train until `num_steps`, from the beginning or from the newest checkpoint."""
+    """Train until `num_steps`, from the beginning or from a checkpoint, by default the newest that can be read."""
     state = start(sampler, key, optimiser, tempering)
-    if resume and checkpoints is not None and checkpoints.latest is not None:
-        state = checkpoints.restore(state)
+    if resume and checkpoints is not None and (checkpoints.latest is not None or resume_step is not None):
+        state = checkpoints.restore(state, resume_step)
+        if int(state.step) > num_steps:
+            raise CheckpointError(
+                f"the run in {checkpoints.directory} is at step {int(state.step)}, beyond num_steps={num_steps}"
+            )
     step_on = Step(sampler, optimiser, budget, tempering)
     state = on_first(state, step_on.mesh)
     history = History()
