@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rich.console import Console
 from popgibbs import demo as demonstration
 from popgibbs import reproduction
 from popgibbs.api import APG
-from popgibbs.checkpoint import CheckpointError, holds_run, read_about
+from popgibbs.checkpoint import CheckpointError, holds_run
 from popgibbs.checkpoint import export as export_run
 from popgibbs.experiments import runs
 from popgibbs.experiments.bmnist import BMNIST
@@ -32,6 +33,7 @@ from popgibbs.files import whole
 from popgibbs.instances import parse_axes
 from popgibbs.npz import read_instances
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
+from popgibbs.provenance import refuse_changes
 from popgibbs.report import evaluation_table, run_table
 from popgibbs.signals import Interrupted, end_at_once, terminable
 
@@ -53,6 +55,9 @@ Sweeps = Annotated[int, typer.Option(min=0, help="Gibbs sweeps after the initial
 Particles = Annotated[int, typer.Option(min=1, help="Particles of a population.")]
 Populations = Annotated[int, typer.Option(min=1, help="Independent populations of an instance.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Step = Annotated[
+    int | None, typer.Option("--step", min=0, help="The checkpoint to read; by default the newest that can be read.")
+]
 Name = Annotated[str, typer.Argument(help=f"The experiment: {', '.join(EXPERIMENTS)}.")]
 
 
@@ -76,8 +81,12 @@ def _directory(name: str) -> Path:
     return Path(name)
 
 
-def _experiment_of(run: str) -> Experiment:
-    return _experiment(runs.describe(_directory(run))["configuration"]["experiment"])
+def _load(run: str, step: int | None, **size: int | None) -> tuple[Experiment, APG, dict[str, Any]]:
+    """The experiment of a run, its sampler, and what is written about it."""
+    about = runs.describe(_directory(run), step)
+    experiment = _experiment(about["configuration"]["experiment"])
+    sampler, about = runs.load(experiment, _directory(run), about["step"], **size)
+    return experiment, sampler, about
 
 
 @contextmanager
@@ -123,6 +132,10 @@ def train(
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; by default the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Every random number follows from it; by default 0.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory, bit for bit.")] = False,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", min=0, help="With --resume: the checkpoint to go on from; later ones are deleted."),
+    ] = None,
     checkpoint_every: Annotated[
         int | None, typer.Option(min=1, help="Steps between checkpoints; by default the experiment's own.")
     ] = None,
@@ -134,14 +147,13 @@ def train(
     training = replace(training, num_steps=steps or training.num_steps)
     configuration = runs.configuration(experiment, chosen, training, seed or 0)
     if resume:
+        about = runs.describe(out_dir, step)
+        configuration, step = about["configuration"], about["step"]
         given = {"experiment": name, "variant": variant, "num_steps": steps, "seed": seed}
-        configuration = _resumed(out_dir, given)
+        refuse_changes(out_dir, configuration, {key: value for key, value in given.items() if value is not None})
         training = experiment.variants[configuration["variant"]].training
-        for key, value in training.spends.items():
-            if configuration.get(key) != value:
-                raise ValueError(
-                    f"the run in {out_dir} has {key}={configuration.get(key)}, but runs now have {value}; begin a new one"
-                )
+    elif step is not None:
+        raise ValueError(f"--step {step} is for a run that is resumed; add --resume")
     with _stoppable(lambda: "go on with --resume" if holds_run(out_dir) else "nothing was saved yet"):
         fit = experiment.fit(
             jax.random.key(configuration["seed"]),
@@ -150,6 +162,7 @@ def train(
             checkpoints=out_dir,
             checkpoint_every=checkpoint_every or training.checkpoint_every,
             resume=resume,
+            step=step,
             configuration=configuration,
             at_checkpoints=_snapshots(experiment, configuration, out_dir) if training.snapshots else None,
         )
@@ -157,15 +170,6 @@ def train(
         out.print(f"trained {fit.history.steps[-1]} steps; next: popgibbs evaluate {name} --run {out_dir}")
     else:
         out.print(f"the run in {out_dir} was already complete")
-
-
-def _resumed(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a run, with which what is given must agree."""
-    saved = read_about(directory)["configuration"]
-    for key, value in given.items():
-        if value is not None and saved.get(key) != value:
-            raise ValueError(f"the run in {directory} has {key}={saved.get(key)}, not {value}; leave that option out")
-    return saved
 
 
 def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory: Path) -> Callable[[int, APG], None]:
@@ -187,6 +191,7 @@ def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory:
 def evaluate(
     name: Name,
     run: Annotated[Path | None, typer.Option(help="A run's directory; by default the shipped sampler.")] = None,
+    step: Step = None,
     instances: Annotated[
         int | None,
         typer.Option("--instances", "--videos", min=2, help="Held-out instances; by default the experiment's own."),
@@ -211,7 +216,7 @@ def evaluate(
         _check_output(figure, makes_parents=True)
     size = experiment.sized(experiment.size, points=points, digits=digits, frames=frames)
     directory = run or experiment.shipped / experiment.default
-    sampler, about = runs.load(experiment, directory, **size)
+    sampler, about = runs.load(experiment, directory, step, **size)
     chosen = about["configuration"]["variant"]
     samplers = {chosen: sampler}
     for other in experiment.variants:
@@ -250,16 +255,18 @@ def sample(
     num_particles: Particles = 10,
     num_populations: Populations = 4,
     digits: Annotated[int | None, typer.Option(min=1, help="Digits of a video; by default as in training.")] = None,
+    step: Step = None,
     seed: Seed = 0,
 ) -> None:
     """Sample the posteriors of the instances in a file."""
     # Files are checked first, because to build a sampler takes a while.
     _check_output(out_file)
-    experiment = _experiment_of(run)
+    about = runs.describe(_directory(run), step)
+    experiment = _experiment(about["configuration"]["experiment"])
     instances = read_instances(data, parse_axes(experiment.data))
     for i, instance in enumerate(instances):
         experiment.check(instance, f"{data}: instance {i}")
-    sampler, about = runs.load(experiment, _directory(run), digits=digits)
+    sampler, _ = runs.load(experiment, _directory(run), about["step"], digits=digits)
     variant = experiment.variants[about["configuration"]["variant"]]
     budget = variant.budget(num_sweeps, num_particles)
     posterior = sampler.sample(
@@ -298,9 +305,11 @@ def reproduce(
 
 
 @app.command()
-def show(run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name.")]) -> None:
+def show(
+    run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name.")], step: Step = None
+) -> None:
     """Show what a run is: configuration, step, versions, parameters."""
-    sampler, about = runs.load(_experiment_of(run), _directory(run))
+    _, sampler, about = _load(run, step)
     out.print(run_table(about, sampler))
 
 
@@ -308,10 +317,10 @@ def show(run: Annotated[str, typer.Argument(help="A run's directory, or an exper
 def export(
     run: Annotated[Path, typer.Argument(help="A run's directory.")],
     out_dir: Annotated[Path, typer.Option("--out", help="A new directory for the sampler.")],
+    step: Step = None,
 ) -> None:
     """Write the sampler of a run by itself, without what is needed to go on training."""
-    runs.describe(run)
-    export_run(run, out_dir)
+    export_run(run, out_dir, runs.describe(run, step)["step"])
     out.print(f"{run} → {out_dir}; next: popgibbs sample {out_dir} DATA.npz --out posterior.nc", soft_wrap=True)
 
 
@@ -323,11 +332,17 @@ def _use_all_cores() -> None:
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    err.print(f"popgibbs: {message}", style="yellow", highlight=False, soft_wrap=True)
+
+
 def main() -> None:
-    """Run a command; what users can put right is told in one sentence."""
+    """Run a command; what users can put right is told in one sentence, and so are warnings."""
     _use_all_cores()
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except (ValueError, CheckpointError, FloatingPointError) as error:
         err.print(f"popgibbs: {error}", style="red", highlight=False, soft_wrap=True)
         sys.exit(1)

@@ -5,7 +5,7 @@ A step's randomness depends on the key and the step's number only, so a resumed 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
 import equinox as eqx
@@ -17,10 +17,11 @@ from jax.flatten_util import ravel_pytree
 from jax.random import fold_in
 from jaxtyping import Array
 
-from popgibbs.checkpoint import Checkpoints
+from popgibbs.checkpoint import CheckpointError, Checkpoints, to_names
 from popgibbs.distributed import BY_INSTANCE, SHARED, filled_up, mesh_for, on_all, on_first, over_instances
 from popgibbs.instances import Data, Source
 from popgibbs.objective import Gradient, accumulate
+from popgibbs.provenance import hyperparameters
 from popgibbs.sampler import Sampler
 from popgibbs.signals import Held, Interrupted, held_back
 from popgibbs.tempering import Temper, Tempering
@@ -82,6 +83,26 @@ class History:
     def __getitem__(self, name: str) -> np.ndarray:
         """One number over the reported steps."""
         return np.array([entry[name] for entry in self.metrics])
+
+
+def made_with(
+    key: PRNGKey,
+    instances: str,
+    budget: Budget,
+    optimiser: optax.GradientTransformation,
+    tempering: Tempering | None,
+) -> dict[str, Any]:
+    """What a resumed run must have in common with the one it continues, by the names of `fit`'s arguments.
+
+    Not among it are the number of steps, which may grow, and `at_once`, which changes rounding only.
+    """
+    return {
+        "key": np.asarray(to_names(key)[""]).tolist(),
+        "instances": instances,
+        **{name: value for name, value in asdict(budget).items() if name != "at_once"},
+        "optimiser": hyperparameters(optimiser),
+        "tempering": None if tempering is None else repr(tempering),
+    }
 
 
 def start(
@@ -226,14 +247,19 @@ def run_training(
     checkpoints: Checkpoints | None = None,
     checkpoint_every: int = 1000,
     resume: bool = False,
+    resume_step: int | None = None,
     report_every: int = 50,
     trackers: Sequence[Tracker] = (),
     at_checkpoints: Callable[[int, Sampler], None] | None = None,
 ) -> tuple[Sampler, History, State]:
-    """Train until `num_steps`, from the beginning or from the newest checkpoint."""
+    """Train until `num_steps`, from the beginning or from a checkpoint, by default the newest that can be read."""
     state = start(sampler, key, optimiser, tempering)
-    if resume and checkpoints is not None and checkpoints.latest is not None:
-        state = checkpoints.restore(state)
+    if resume and checkpoints is not None and (checkpoints.latest is not None or resume_step is not None):
+        state = checkpoints.restore(state, resume_step)
+        if int(state.step) > num_steps:
+            raise CheckpointError(
+                f"the run in {checkpoints.directory} is at step {int(state.step)}, beyond num_steps={num_steps}"
+            )
     step_on = Step(sampler, optimiser, budget, tempering)
     state = on_first(state, step_on.mesh)
     history, first = History(), int(state.step)

@@ -35,7 +35,7 @@ class Training:
 
     @property
     def spends(self) -> dict[str, float | str]:
-        """What a run must not change when it is resumed."""
+        """What a step spends, as it is written about a run."""
         return {
             "learning_rate": self.learning_rate,
             "num_sweeps": self.num_sweeps,
