@@ -62,8 +62,7 @@ def from_names(arrays: Mapping[str, Any], target: Any, where: str, *, widen: boo
         raise CheckpointError(
             f"{where} lacks '{missing[0]}' ({len(missing)} arrays are missing): it is of another {_owner(missing[0])}"
         )
-    within = {_part(name) for name in expected}
-    if extra := sorted(name for name in set(arrays) - set(expected) if _part(name) in within):
+    if extra := sorted(set(arrays) - set(expected)):
         raise CheckpointError(f"{where} is of another {_owner(extra[0])}: it holds '{extra[0]}', which this one does not")
     for name, leaf in expected.items():
         _check_fit(name, np.asarray(arrays[name]), np.asarray(leaf), where, widen)
@@ -120,6 +119,11 @@ class Checkpoint(NamedTuple):
     @property
     def step(self) -> int:
         return self.about["step"]
+
+    @property
+    def sampler(self) -> dict[str, np.ndarray]:
+        """The arrays of the sampler, without a training state."""
+        return {name: array for name, array in self.arrays.items() if _part(name) == SAMPLER}
 
 
 class Checkpoints:
@@ -204,7 +208,7 @@ class Checkpoints:
     def restore(self, target: Any, step: int | None = None) -> Any:
         """A checkpoint as a tree like the target, by default the newest that can be read; later ones are deleted."""
         found = read(self.directory, step)
-        if all(_part(name) == SAMPLER for name in found.arrays):
+        if len(found.sampler) == len(found.arrays):
             raise CheckpointError(f"{self.directory} holds a sampler without its training state, which cannot be resumed")
         now = dict(self.run)
         if found.about["versions"].get("optax") != versions()["optax"]:
@@ -400,9 +404,8 @@ def export(directory: str | Path, out: str | Path, step: int | None = None) -> N
     found = read(directory, step)
     if Path(out).exists():
         raise CheckpointError(f"{out} exists already; choose another directory")
-    sampler = {name: array for name, array in found.arrays.items() if _part(name) == SAMPLER}
     with closing(Checkpoints(out, found.about["configuration"], found.about["run"])) as exported:
-        exported.save(found.step, sampler, found.about["versions"])
+        exported.save(found.step, found.sampler, found.about["versions"])
     # Orbax notes here that it was done, and the path; a checkpoint with its final name is complete without.
     for note in Path(out).rglob("commit_success.txt"):
         note.unlink()
