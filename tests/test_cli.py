@@ -5,15 +5,18 @@ import os
 import signal
 import sys
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import arviz as az
+import jax
 import numpy as np
 import pytest
 
 from popgibbs import cli
 from popgibbs.api import APG
+from popgibbs.checkpoint import read_about
 from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.gmm import GMM
 from popgibbs.posterior import Posterior
@@ -107,12 +110,17 @@ def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data,
     code, _, err = run("train", "gmm", "--out", out, "--steps", 3, "--checkpoint-every", 2)
     assert code == 0, err
     assert run("train", "gmm", "--out", out, "--steps", 3)[0] == 1  # never overwrites a run
+    code, _, err = run("train", "gmm", "--out", out, "--steps", 3, "--step", 2)
+    assert (code, "--step 2 is for a run that is resumed; add --resume" in err) == (1, True)
     code, text, err = run("train", "gmm", "--out", out, "--resume")
     assert (code, "already complete" in text) == (0, True), err
     code, _, err = run("train", "gmm", "--out", out, "--resume", "--steps", 9)
     assert code == 1
     assert "num_steps=3" in err
     assert "step 3" in run("show", out)[1]
+    assert "step 2" in run("show", out, "--step", 2)[1]
+    code, _, err = run("show", out, "--step", 7)
+    assert (code, "no checkpoint of step 7" in err) == (1, True)
     assert run("export", out, "--out", tmp_path / "alone")[0] == 0
     for trained, posterior in ((out, "p.nc"), (tmp_path / "alone", "q.nc")):
         assert run("sample", trained, data, "--out", tmp_path / posterior, "--num-sweeps", 0)[0] == 0
@@ -120,6 +128,28 @@ def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data,
     assert of_run.equals(of_export)
     code, _, err = run("export", out, "--out", tmp_path / "alone")
     assert (code, "alone exists already" in err) == (1, True)
+
+
+def test_a_damaged_checkpoint_is_told_in_one_sentence_and_replaced(run, data, tmp_path):
+    out = tmp_path / "run"
+    for _ in range(2):
+        sampler = GMM.build(GMM.default, jax.random.key(0), GMM.size)
+        sampler.save(out, read_about(GMM.shipped / GMM.default)["configuration"])
+    (out / "1" / "about" / "metadata").write_text("{")
+    for command in (["show", out], ["export", out, "--out", tmp_path / "alone"]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            code, _, err = run(*command)
+        assert code == 0
+        (told,) = err.strip().splitlines()
+        assert told.startswith("popgibbs: the checkpoint")
+        assert told.endswith("/run/0 is used instead")
+    (out / "0" / "about" / "metadata").write_text("{")
+    sampled = ["sample", out, data, "--out", tmp_path / "p.nc"]
+    for command in (["show", out], sampled, ["export", out, "--out", "x"]):
+        code, _, err = run(*command)
+        assert code == 1
+        assert err.strip() == f"popgibbs: the checkpoint {out}/1 is damaged: its description cannot be read"
 
 
 def _npz(path, **arrays):

@@ -178,6 +178,6 @@ def test_an_archive_that_does_not_fit_into_memory_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
 ) -> None:
     path = saved(tmp_path / "data.npz", x=np.zeros(shape, np.int8))
-    monkeypatch.setattr(npz, "_memory", lambda: 2.0 * 10**7)
+    monkeypatch.setattr(npz, "memory_bytes", lambda: 2.0 * 10**7)
     with pytest.raises(ValueError, match="more than half of this machine's memory; split it into several files"):
         read_instances(path, AXES)

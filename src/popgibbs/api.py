@@ -241,7 +241,7 @@ class APG:
         """
         arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
         found = read(directory, step)
-        restored = from_names(found.arrays, {SAMPLER: arrays}, str(found.path), widen=True)[SAMPLER]
+        restored = from_names(found.sampler, {SAMPLER: arrays}, str(found.path), widen=True)[SAMPLER]
         return self.like(eqx.combine(restored, static))
 
 

@@ -26,6 +26,7 @@ import orbax.checkpoint as ocp
 import tensorstore
 
 from popgibbs.lock import Lock
+from popgibbs.memory import memory_bytes
 from popgibbs.provenance import refuse_changes
 
 FORMAT = 2
@@ -62,8 +63,7 @@ def from_names(arrays: Mapping[str, Any], target: Any, where: str, *, widen: boo
         raise CheckpointError(
             f"{where} lacks '{missing[0]}' ({len(missing)} arrays are missing): it is of another {_owner(missing[0])}"
         )
-    within = {_part(name) for name in expected}
-    if extra := sorted(name for name in set(arrays) - set(expected) if _part(name) in within):
+    if extra := sorted(set(arrays) - set(expected)):
         raise CheckpointError(f"{where} is of another {_owner(extra[0])}: it holds '{extra[0]}', which this one does not")
     for name, leaf in expected.items():
         _check_fit(name, np.asarray(arrays[name]), np.asarray(leaf), where, widen)
@@ -120,6 +120,11 @@ class Checkpoint(NamedTuple):
     @property
     def step(self) -> int:
         return self.about["step"]
+
+    @property
+    def sampler(self) -> dict[str, np.ndarray]:
+        """The arrays of the sampler, without a training state."""
+        return {name: array for name, array in self.arrays.items() if _part(name) == SAMPLER}
 
 
 class Checkpoints:
@@ -204,7 +209,7 @@ class Checkpoints:
     def restore(self, target: Any, step: int | None = None) -> Any:
         """A checkpoint as a tree like the target, by default the newest that can be read; later ones are deleted."""
         found = read(self.directory, step)
-        if all(_part(name) == SAMPLER for name in found.arrays):
+        if len(found.sampler) == len(found.arrays):
             raise CheckpointError(f"{self.directory} holds a sampler without its training state, which cannot be resumed")
         now = dict(self.run)
         if found.about["versions"].get("optax") != versions()["optax"]:
@@ -329,9 +334,11 @@ def _read(path: Path) -> Checkpoint:
     about = _read_about(path)
     try:
         arrays = _read_arrays(path, about["arrays"])
-    except (ValueError, KeyError, OSError):  # TensorStore's messages are a page about its insides
+    except CheckpointError:
+        raise
+    except Exception:  # TensorStore's messages are a page about its insides
         raise _damaged(path, "its arrays cannot be read") from None
-    if digest_of(arrays) != about["arrays_checksum"]:
+    if digest_of(arrays) != about.get("arrays_checksum"):
         raise _damaged(path, "its arrays differ from their checksum")
     return Checkpoint(path, about, arrays)
 
@@ -356,6 +363,8 @@ def _read_arrays(path: Path, declared: Mapping[str, Any]) -> dict[str, np.ndarra
         piece = store.chunk_layout.read_chunk.shape or ()
         if math.prod(side or 1 for side in piece) > max(store.size, 1):
             raise _damaged(path, f"'{name}' lies in pieces that are larger than it is")
+    if (needed := sum(store.size * store.dtype.numpy_dtype.itemsize for store in stores.values())) > memory_bytes() / 2:
+        raise _damaged(path, f"its arrays would take {needed / 2**30:.1f} GB, more than half of this machine's memory")
     reading = {name: store.read() for name, store in stores.items()}
     return {name: np.asarray(future.result()) for name, future in reading.items()}
 
@@ -368,11 +377,12 @@ def _read_about(path: Path) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise _damaged(path, "its description cannot be read")
     if about.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {about.get('format')}, this version of popgibbs reads {FORMAT}")
+        found = str(about.get("format"))[:20]
+        raise CheckpointError(f"{path} has format {found!r}, this version of popgibbs reads {FORMAT}")
     if about.get("checksum") != _digest_of_about(about):
         raise _damaged(path, "its description differs from its checksum")
-    if about["step"] != int(path.name):
-        raise _damaged(path, f"its description is of step {about['step']}")
+    if about.get("step") != int(path.name):
+        raise _damaged(path, f"its description is of step {str(about.get('step'))[:20]!r}")
     return about
 
 
@@ -400,9 +410,8 @@ def export(directory: str | Path, out: str | Path, step: int | None = None) -> N
     found = read(directory, step)
     if Path(out).exists():
         raise CheckpointError(f"{out} exists already; choose another directory")
-    sampler = {name: array for name, array in found.arrays.items() if _part(name) == SAMPLER}
     with closing(Checkpoints(out, found.about["configuration"], found.about["run"])) as exported:
-        exported.save(found.step, sampler, found.about["versions"])
+        exported.save(found.step, found.sampler, found.about["versions"])
     # Orbax notes here that it was done, and the path; a checkpoint with its final name is complete without.
     for note in Path(out).rglob("commit_success.txt"):
         note.unlink()

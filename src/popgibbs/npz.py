@@ -5,7 +5,6 @@ header declares, and all of them together must fit into memory.
 """
 
 import math
-import os
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from popgibbs.instances import Axes, as_instances
+from popgibbs.memory import memory_bytes
 from popgibbs.typing import Values
 
 SUFFIX = "_lengths"
@@ -165,15 +165,10 @@ def _check_compression(path: Path, unpacked: int) -> None:
 
 
 def _check_memory(needed: int) -> None:
-    if needed > _memory() / 2:  # numbers are copied once, into the dtype that JAX computes with
+    if needed > memory_bytes() / 2:  # numbers are copied once, into the dtype that JAX computes with
         raise _Refused(
             f" would take {needed / 2**30:.1f} GB, more than half of this machine's memory; split it into several files"
         )
-
-
-def _memory() -> float:
-    """Bytes of memory, where the system tells."""
-    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else math.inf
 
 
 def _array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> np.ndarray:

@@ -20,16 +20,16 @@ def refuse_changes(where: Any, saved: Mapping[str, Any], now: Mapping[str, Any])
     """
     for name, value in now.items():
         if (before := saved.get(name)) != value:
-            differ = _first_difference(before, value) if isinstance(value, list) else (f"{name}={before}", str(value))
+            told, wanted = _first_difference(before, value) if isinstance(value, list) else (f"={before}", value)
             raise ValueError(
-                f"the run in {where} was made with {differ[0]}, not {differ[1]}; keep that, or begin a new run elsewhere"
+                f"the run in {where} was made with {name}{told}, not {wanted}; keep that, or begin a new run elsewhere"
             )
 
 
 def _first_difference(before: Any, now: list[str]) -> tuple[str, str]:
     """Of two long lists, such as the hyperparameters of optimisers, the first entries that differ."""
     pairs = zip_longest(before or [], now, fillvalue="nothing more")
-    return next((f"'{was}'", f"'{wanted}'") for was, wanted in pairs if was != wanted)
+    return next((f" '{was}'", f"'{wanted}'") for was, wanted in pairs if was != wanted)
 
 
 def hyperparameters(optimiser: optax.GradientTransformation) -> list[str]:

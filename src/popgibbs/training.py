@@ -97,7 +97,7 @@ def made_with(
     Not among it are the number of steps, which may grow, and `at_once`, which changes rounding only.
     """
     return {
-        "key": np.asarray(to_names(key)[""]).tolist(),
+        "key": str(np.asarray(to_names(key)[""]).tolist()),
         "instances": instances,
         **{name: value for name, value in asdict(budget).items() if name != "at_once"},
         "optimiser": hyperparameters(optimiser),
