@@ -14,9 +14,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import tensorstore
-from damage import EXTREME_VALUES, OF_BYTES, Random, chosen
 
 import popgibbs as pg
+from damage import EXTREME_VALUES, OF_BYTES, Random, chosen
 from popgibbs.checkpoint import Checkpoints, read, to_names
 
 STEPS = (1, 2)  # that the run has checkpoints of
@@ -89,7 +89,6 @@ OTHER_ARRAYS: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
     "nan": _edited(lambda array: array * np.float32("nan")),
     "inf": _edited(lambda array: array / np.float32(0.0)),
     "float64": _edited(lambda array: array.astype(np.float64)),
-    "float16": _edited(lambda array: array.astype(np.float16)),
     "int32": _edited(lambda array: array.astype(np.int32)),
     "longer": _edited(lambda array: np.concatenate([array, array])),
     "deeper": _edited(lambda array: array[None]),
@@ -146,8 +145,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def _one(random: Random, path: Path) -> Path:
+    """A file, more often one that is needed than one of the notes that the storage keeps beside it."""
     files = _files(path)
-    return files[random.integers(len(files))]
+    needed = [file for file in files if file.parent.name in ("about", "d") or file.name == "manifest.ocdbt"]
+    return chosen(random, tuple(needed if needed and random.random() < 0.7 else files))
 
 
 def bytes_damaged(random: Random, path: Path, kind: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from damage import EXTREME_NUMBERS, EXTREME_VALUES, OF_BYTES, Random, chosen
 
+from damage import EXTREME_NUMBERS, EXTREME_VALUES, OF_BYTES, Random, chosen
 from popgibbs.instances import parse_axes
 from popgibbs.npz import SUFFIX
 
@@ -137,7 +137,7 @@ def members_edited(random: Random, sound: Sound) -> bytes:
     """Arrays are renamed, missing, there twice, under each other's name, or there is something else besides."""
     members = [(f"{name}.npy", npy(array)) for name, array in sound.arrays.items()]
     name, member = members[random.integers(len(members))]
-    other = f"{chosen(random, NAMES)}{chosen(random, ('.npy', '', '.txt'))}"
+    other = f"{chosen(random, NAMES)}{chosen(random, ('.npy', '/', '.txt'))}"
     kinds: list[Callable[[], list[tuple[str, bytes]]]] = [
         lambda: [(other if (a, b) == (name, member) else a, b) for a, b in members],
         lambda: [(a, b) for a, b in members if a != name],
@@ -181,13 +181,19 @@ def numbers_edited(random: Random, sound: Sound) -> bytes:
 
 @cache
 def _bomb(rows: int, columns: int) -> bytes:
-    return archive([("x.npy", npy(np.zeros((rows, 2, columns), np.int8)))], compressed=True)
+    """Zeros, written piece by piece so that to make them takes no memory."""
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as written, written.open("x.npy", "w") as member:
+        member.write(npy(np.zeros(0, np.int8), {"shape": (rows, 2, columns)}))
+        for _ in range(2 * rows * columns // 10**6):
+            member.write(bytes(10**6))
+    return file.getvalue()
 
 
 def bomb(random: Random, sound: Sound) -> bytes:
     """A few bytes that would unpack into far more, or into more instances than memory holds."""
     kinds: list[Callable[[], bytes]] = [
-        lambda: _bomb(2, 2**28),
+        lambda: _bomb(2, 10**9 // 4),
         lambda: _bomb(10**8, 1),
         lambda: archive([("x.npy", npy(np.zeros(0), {"shape": (10**12, 0, 2)}))], True),
         lambda: archive([("x.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1) + bytes(2**20))], True),

@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import damaged_checkpoints
-import damaged_npz
 import equinox as eqx
 import numpy as np
 
+import damaged_checkpoints
+import damaged_npz
 from popgibbs.checkpoint import SAMPLER, CheckpointError, read_about, read_arrays, to_names
 from popgibbs.npz import read_instances
 

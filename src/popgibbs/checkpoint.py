@@ -377,12 +377,12 @@ def _read_about(path: Path) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise _damaged(path, "its description cannot be read")
     if about.get("format") != FORMAT:
-        found = str(about.get("format"))[:20]
-        raise CheckpointError(f"{path} has format {found!r}, this version of popgibbs reads {FORMAT}")
+        found = json.dumps(about.get("format"))[:20]
+        raise CheckpointError(f"{path} has format {found}, this version of popgibbs reads {FORMAT}")
     if about.get("checksum") != _digest_of_about(about):
         raise _damaged(path, "its description differs from its checksum")
     if about.get("step") != int(path.name):
-        raise _damaged(path, f"its description is of step {str(about.get('step'))[:20]!r}")
+        raise _damaged(path, f"its description is of step {json.dumps(about.get('step'))[:20]}")
     return about
 
 
