@@ -130,7 +130,7 @@ def header_edited(random: Random, sound: Sound) -> bytes:
     return archive(members, sound.compressed)
 
 
-NAMES = ("y", "x_lengths", "X", "", "x/y", "../x", "x\n", "é", "x" * 5000, "x.npy", "\0", "a b")
+NAMES = ("y", "x_lengths", "X", "", "x/y", "../x", "x\n", "é", "x" * 5000, "x.npy", "\1", "a b")
 
 
 def members_edited(random: Random, sound: Sound) -> bytes:

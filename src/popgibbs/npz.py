@@ -178,7 +178,7 @@ def _array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> np.n
 
 def _split(name: str, array: np.ndarray, lengths: np.ndarray | None) -> list[np.ndarray]:
     if lengths is None:
-        return list(array)
+        return [array[i, ...] for i in range(len(array))]
     if (lengths < 1).any():
         raise _Refused(f": '{name}{SUFFIX}' {NOT_LENGTHS}")
     total = sum(lengths.tolist())  # of Python's integers, which do not wrap around
