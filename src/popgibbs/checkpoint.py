@@ -151,7 +151,8 @@ class Checkpoints:
                 options = ocp.CheckpointManagerOptions(
                     max_to_keep=2, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
                 )
-                self._manager = ocp.CheckpointManager(path, options=options)
+                with _without_logs():  # of an old checkpoint that a killed process had begun to delete
+                    self._manager = ocp.CheckpointManager(path, options=options)
             except BlockingIOError as error:
                 raise CheckpointError(
                     f"{self.directory} is being written by {error.strerror}; wait for it or choose another directory"
@@ -242,7 +243,7 @@ def _without_patterns(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Keep Orbax's threads from logging the tracebacks of an error that is raised here as well."""
+    """Keep Orbax from logging what is raised here as well, with tracebacks, or is no news."""
     logger = logging.getLogger("absl")
 
     def drop(record: logging.LogRecord) -> bool:
