@@ -190,7 +190,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
 def test_a_run_goes_on_from_an_earlier_checkpoint_bit_for_bit(
     located: pg.APG, uninterrupted: pg.Fit, tmp_path: Path, choice: str
 ) -> None:
-    """Later checkpoints are replaced: Orbax would not save steps that it believes to have."""
+    """Later checkpoints are replaced."""
     fit(located, num_steps=4, checkpoints=tmp_path, checkpoint_every=2)
     if choice == "damaged":
         (tmp_path / "4" / "about" / "metadata").unlink()
@@ -239,6 +239,7 @@ def test_a_run_is_resumed_with_what_it_was_made_with(
 def test_a_run_beyond_its_last_step_is_refused(located: pg.APG, begun: Path) -> None:
     with pytest.raises(pg.CheckpointError, match="is at step 2, beyond num_steps=1"):
         fit(located, num_steps=1, checkpoints=begun, resume=True)
+    assert read_about(begun)["step"] == 2
 
 
 def test_an_optimiser_of_another_version_is_told_by_its_state(
