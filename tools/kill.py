@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,14 @@ class Run:
     def step(self) -> int:
         return max((int(name) for name in self.names() if name.isdigit()), default=0)
 
-    def is_saving(self) -> bool:
-        return any("orbax-checkpoint-tmp" in name for name in self.names())
+    def half_written(self) -> set[int]:
+        """The checkpoints that are being written, or were when a process was killed, by their inodes."""
+        found = set()
+        for name in self.names():
+            with suppress(FileNotFoundError):  # complete in the meantime
+                if "orbax-checkpoint-tmp" in name:
+                    found.add((self.directory / name).stat().st_ino)
+        return found
 
     def metrics(self) -> dict[int, set[str]]:
         """By step, the digests that processes reported."""
@@ -134,7 +141,8 @@ class Run:
 
 def kill_once(run: Run, generator: random.Random, moment: str) -> str:
     """Start a process and kill it at such a moment; what it was doing: "starting", "training" or "saving"."""
-    begun, process = run.step(), run.start()
+    begun, left_over = run.step(), run.half_written()
+    process = run.start()
     waiting_until = time.monotonic() + PATIENCE
 
     def wait_for(condition: Callable[[], bool]) -> None:
@@ -152,20 +160,17 @@ def kill_once(run: Run, generator: random.Random, moment: str) -> str:
         target = begun + generator.randint(1, MOST_NEW_STEPS)
         wait_for(lambda: run.step() >= target)
         if moment == "saving":
-            wait_for(run.is_saving)
+            wait_for(lambda: bool(run.half_written() - left_over))
         time.sleep(generator.uniform(0, SAVING))
     process.kill()
     process.wait()
-    if run.is_saving():
+    if run.half_written() - left_over:
         return "saving"
     return "starting" if run.step() == begun else "training"
 
 
 def kill(num_kills: int, seed: int, directory: Path) -> dict[str, int]:
-    """Kill a run so many times, half of them while it saves; how often it was doing what.
-
-    Leftovers of a killed save are removed by the next process, so that what is found after a kill is of that kill.
-    """
+    """Kill a run so many times, at least half of them while it saves; how often it was doing what."""
     generator = random.Random(seed)
     num_steps = STEPS_PER_KILL * num_kills
     whole, killed = Run(directory / "whole", num_steps), Run(directory / "killed", num_steps)
