@@ -408,7 +408,7 @@ def test_the_first_checkpoint_is_read_back(located: pg.APG, tmp_path: Path, monk
 
 
 def test_a_save_that_fails_is_one_sentence_and_leaves_what_was_there(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     small, large = ({"arrays": np.random.default_rng(0).normal(size=size)} for size in (10, 100_000))
     checkpoints = Checkpoints(tmp_path)
@@ -427,6 +427,7 @@ def test_a_save_that_fails_is_one_sentence_and_leaves_what_was_there(
     with pytest.raises(pg.CheckpointError, match=r"step 2 is not saved in .*, which holds step 3"):
         checkpoints.save(2, small)
     checkpoints.close()
+    assert not caplog.records
     assert capfd.readouterr() == ("", "")
 
 
