@@ -320,15 +320,34 @@ HUGE = 10**12
 def test_what_arrays_declare_is_checked_before_memory_is_asked_for(
     tmp_path: Path, header: dict[str, Any], message: str
 ) -> None:
-    checkpoints = Checkpoints(tmp_path)
+    declare(tmp_path, header)
+    with pytest.raises(pg.CheckpointError, match=message):
+        read(tmp_path)
+
+
+def test_a_size_that_files_cannot_hold_is_refused_though_all_of_the_checkpoint_agrees_on_it(tmp_path: Path) -> None:
+    declare(tmp_path, {"shape": [HUGE], "chunks": [HUGE]})
+    resign(tmp_path / "0", arrays={"arrays/w": ["float32", [HUGE]]})
+    with pytest.raises(pg.CheckpointError, match=f"it declares arrays of {4 * HUGE} bytes, which its files cannot hold"):
+        read(tmp_path)
+
+
+def declare(directory: Path, header: dict[str, Any]) -> None:
+    """Save a small array and let its header say something else."""
+    checkpoints = Checkpoints(directory)
     checkpoints.save(0, {"arrays": {"w": np.ones(3, np.float32)}})
     checkpoints.close()
-    base = {"driver": "file", "path": f"{tmp_path}/0/arrays/"}
+    base = {"driver": "file", "path": f"{directory}/0/arrays/"}
     store: Any = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
     saved = json.loads(store["arrays/w/.zarray"])
     store["arrays/w/.zarray"] = json.dumps(saved | header)
-    with pytest.raises(pg.CheckpointError, match=message):
-        read(tmp_path)
+
+
+def test_arrays_that_compress_well_are_read(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(0, {"arrays": {"w": np.zeros(2**22, np.float32)}})
+    checkpoints.close()
+    assert read(tmp_path).arrays["arrays/w"].shape == (2**22,)
 
 
 def test_numbers_that_are_not_finite_are_refused_except_where_the_sampler_has_them(tmp_path: Path) -> None:
@@ -389,7 +408,7 @@ def test_the_first_checkpoint_is_read_back(located: pg.APG, tmp_path: Path, monk
 
 
 def test_a_save_that_fails_is_one_sentence_and_leaves_what_was_there(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     small, large = ({"arrays": np.random.default_rng(0).normal(size=size)} for size in (10, 100_000))
     checkpoints = Checkpoints(tmp_path)
@@ -408,7 +427,14 @@ def test_a_save_that_fails_is_one_sentence_and_leaves_what_was_there(
     with pytest.raises(pg.CheckpointError, match=r"step 2 is not saved in .*, which holds step 3"):
         checkpoints.save(2, small)
     checkpoints.close()
+    assert not caplog.records
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_configuration_that_is_not_json_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="configuration of a run is saved as JSON, but Object of type ndarray is not"):
+        Checkpoints(tmp_path / "run", {"size": np.zeros(2)})
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_a_killed_process_left_half_written_is_removed(located: pg.APG, tmp_path: Path) -> None:

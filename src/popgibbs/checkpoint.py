@@ -26,11 +26,11 @@ import orbax.checkpoint as ocp
 import tensorstore
 
 from popgibbs.lock import Lock
-from popgibbs.memory import memory_bytes
 from popgibbs.provenance import refuse_changes
 
 FORMAT = 2
 SAMPLER = "arrays"  # the part of a training state that is the sampler
+MOST_COMPRESSED = 2**15  # bytes that Zstandard gets out of one
 _PACKAGES = ("popgibbs", "jax", "jaxlib", "numpyro", "equinox", "optax")
 
 
@@ -140,19 +140,25 @@ class Checkpoints:
         run: Mapping[str, Any] | None = None,
     ):
         self.directory = Path(directory).absolute()
-        self.configuration = dict(configuration or {})
-        self.run = _as_json(run or {})
-        self._read_back = False
+        try:
+            self.configuration = _as_json(dict(configuration or {}))
+        except TypeError as error:
+            raise ValueError(f"the configuration of a run is saved as JSON, but {error}") from None
+        self.run = _as_json(dict(run or {}))
+        self._read_back = False  # whether a checkpoint was, after saving
+        self._discarded: list[int] = []  # steps after the restored one, which the run makes again
         with ExitStack() as stack:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                stack.callback(Lock(self.directory).release)
+                if jax.process_index() == 0:  # Orbax coordinates the other processes of a run
+                    stack.callback(Lock(self.directory).release)
                 path = stack.enter_context(_without_patterns(self.directory))
                 # Not asynchronous: a save that fails then fails at its own step, and in this thread.
                 options = ocp.CheckpointManagerOptions(
                     max_to_keep=2, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
                 )
-                self._manager = ocp.CheckpointManager(path, options=options)
+                with _without_logs():  # of an old checkpoint that a killed process had begun to delete
+                    self._manager = ocp.CheckpointManager(path, options=options)
             except BlockingIOError as error:
                 raise CheckpointError(
                     f"{self.directory} is being written by {error.strerror}; wait for it or choose another directory"
@@ -171,6 +177,8 @@ class Checkpoints:
 
         `versions_behind` are the versions that made them, by default those that are running.
         """
+        while self._discarded:
+            self._manager.delete(self._discarded.pop())
         if self.latest == step:
             return
         arrays = _on_host(to_names(tree))
@@ -207,7 +215,10 @@ class Checkpoints:
         self._read_back = True
 
     def restore(self, target: Any, step: int | None = None) -> Any:
-        """A checkpoint as a tree like the target, by default the newest that can be read; later ones are deleted."""
+        """A checkpoint as a tree like the target, by default the newest that can be read.
+
+        Later ones are deleted when the next one is saved: Orbax saves no step that it already has.
+        """
         found = read(self.directory, step)
         if len(found.sampler) == len(found.arrays):
             raise CheckpointError(f"{self.directory} holds a sampler without its training state, which cannot be resumed")
@@ -218,8 +229,7 @@ class Checkpoints:
         if "step" in found.arrays and int(found.arrays["step"]) != found.step:
             raise CheckpointError(f"{found.path} holds the state of step {int(found.arrays['step'])}")
         restored = from_names(found.arrays, target, str(self.directory))
-        for later in [other for other in _saved(self.directory) if other > found.step]:
-            self._manager.delete(later)
+        self._discarded = [step for step in _saved(self.directory) if step > found.step]
         return restored
 
     def close(self) -> None:
@@ -243,7 +253,7 @@ def _without_patterns(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Keep Orbax's threads from logging the tracebacks of an error that is raised here as well."""
+    """Keep Orbax from logging what is raised here as well, with tracebacks, or is no news."""
     logger = logging.getLogger("absl")
 
     def drop(record: logging.LogRecord) -> bool:
@@ -363,8 +373,9 @@ def _read_arrays(path: Path, declared: Mapping[str, Any]) -> dict[str, np.ndarra
         piece = store.chunk_layout.read_chunk.shape or ()
         if math.prod(side or 1 for side in piece) > max(store.size, 1):
             raise _damaged(path, f"'{name}' lies in pieces that are larger than it is")
-    if (needed := sum(store.size * store.dtype.numpy_dtype.itemsize for store in stores.values())) > memory_bytes() / 2:
-        raise _damaged(path, f"its arrays would take {needed / 2**30:.1f} GB, more than half of this machine's memory")
+    wanted = sum(store.dtype.numpy_dtype.itemsize * store.size for store in stores.values())
+    if wanted > MOST_COMPRESSED * sum(file.stat().st_size for file in (path / "arrays").rglob("*") if file.is_file()):
+        raise _damaged(path, f"it declares arrays of {wanted} bytes, which its files cannot hold")
     reading = {name: store.read() for name, store in stores.items()}
     return {name: np.asarray(future.result()) for name, future in reading.items()}
 

@@ -5,6 +5,7 @@ header declares, and all of them together must fit into memory.
 """
 
 import math
+import os
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,6 @@ import numpy as np
 from numpy.lib import format as npy
 
 from popgibbs.instances import Axes, as_instances
-from popgibbs.memory import memory_bytes
 from popgibbs.typing import Values
 
 SUFFIX = "_lengths"
@@ -169,6 +169,11 @@ def _check_memory(needed: int) -> None:
         raise _Refused(
             f" would take {needed / 2**30:.1f} GB, more than half of this machine's memory; split it into several files"
         )
+
+
+def memory_bytes() -> float:
+    """The memory of this machine, or infinity where the system does not tell."""
+    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else math.inf
 
 
 def _array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> np.ndarray:
