@@ -4,7 +4,8 @@
     python tools/fuzz.py --only 123 --seed 0        # one case again, with its traceback
 
 Half of the cases are data files (`popgibbs.npz`), half are runs with two checkpoints (`popgibbs.checkpoint`). A case is
-its seed and its number, and nothing else. Cases run in a process of its own, which is replaced when it dies or hangs.
+drawn from its seed and its number; files of checkpoints have names that the storage draws at random, so their counts vary
+by a few. Cases run in a process of their own, which is replaced when it dies or hangs.
 """
 
 import argparse
