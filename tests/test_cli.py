@@ -1,16 +1,26 @@
 """The command line: what it prints, its exit codes, and that bad input changes nothing."""
 
 import json
+import os
+import signal
+import sys
+import time
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import arviz as az
+import jax
 import numpy as np
 import pytest
 
 from popgibbs import cli
+from popgibbs.api import APG
+from popgibbs.checkpoint import read_about
 from popgibbs.experiments.dmm import DMM
 from popgibbs.experiments.gmm import GMM
-from popgibbs.training import Interrupted
+from popgibbs.posterior import Posterior
+from popgibbs.signals import Interrupted
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -22,6 +32,7 @@ def run(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["popgibbs", *map(str, arguments)])
         monkeypatch.setattr(cli.out, "file", None)
+        monkeypatch.setattr(cli, "end_at_once", sys.exit)
         code = 0
         try:
             cli.main()
@@ -99,12 +110,17 @@ def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data,
     code, _, err = run("train", "gmm", "--out", out, "--steps", 3, "--checkpoint-every", 2)
     assert code == 0, err
     assert run("train", "gmm", "--out", out, "--steps", 3)[0] == 1  # never overwrites a run
+    code, _, err = run("train", "gmm", "--out", out, "--steps", 3, "--step", 2)
+    assert (code, "--step 2 is for a run that is resumed; add --resume" in err) == (1, True)
     code, text, err = run("train", "gmm", "--out", out, "--resume")
     assert (code, "already complete" in text) == (0, True), err
     code, _, err = run("train", "gmm", "--out", out, "--resume", "--steps", 9)
     assert code == 1
     assert "num_steps=3" in err
     assert "step 3" in run("show", out)[1]
+    assert "step 2" in run("show", out, "--step", 2)[1]
+    code, _, err = run("show", out, "--step", 7)
+    assert (code, "no checkpoint of step 7" in err) == (1, True)
     assert run("export", out, "--out", tmp_path / "alone")[0] == 0
     for trained, posterior in ((out, "p.nc"), (tmp_path / "alone", "q.nc")):
         assert run("sample", trained, data, "--out", tmp_path / posterior, "--num-sweeps", 0)[0] == 0
@@ -112,6 +128,28 @@ def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data,
     assert of_run.equals(of_export)
     code, _, err = run("export", out, "--out", tmp_path / "alone")
     assert (code, "alone exists already" in err) == (1, True)
+
+
+def test_a_damaged_checkpoint_is_told_in_one_sentence_and_replaced(run, data, tmp_path):
+    out = tmp_path / "run"
+    for _ in range(2):
+        sampler = GMM.build(GMM.default, jax.random.key(0), GMM.size)
+        sampler.save(out, read_about(GMM.shipped / GMM.default)["configuration"])
+    (out / "1" / "about" / "metadata").write_text("{")
+    for command in (["show", out], ["export", out, "--out", tmp_path / "alone"]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            code, _, err = run(*command)
+        assert code == 0
+        (told,) = err.strip().splitlines()
+        assert told.startswith("popgibbs: the checkpoint")
+        assert told.endswith("/run/0 is used instead")
+    (out / "0" / "about" / "metadata").write_text("{")
+    sampled = ["sample", out, data, "--out", tmp_path / "p.nc"]
+    for command in (["show", out], sampled, ["export", out, "--out", "x"]):
+        code, _, err = run(*command)
+        assert code == 1
+        assert err.strip() == f"popgibbs: the checkpoint {out}/1 is damaged: its description cannot be read"
 
 
 def _npz(path, **arrays):
@@ -215,6 +253,8 @@ def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_pa
     ],
 )
 def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
+    (tmp_path / "run" / "3").mkdir(parents=True)
+
     def stop(*_, **__):
         raise Interrupted("stopped after step 3")
 
@@ -223,3 +263,72 @@ def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
     code, _, err = run(*command, "--out", tmp_path / "run")
     assert code == 130
     assert told in err
+
+
+# Signals and the order of checks ----------------------------------------------------------------------------------------
+
+
+def signalled(number):
+    def send(*_, **__):
+        os.kill(os.getpid(), number)
+        time.sleep(10)  # which the signal cuts short
+
+    return send
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("sample", "stopped; nothing was written"),
+        ("evaluate", "stopped; the evaluation was not finished"),
+        ("train", "stopped; nothing was saved yet"),
+    ],
+)
+def test_a_signal_is_told_in_one_sentence(run, monkeypatch, data, tmp_path, command, told, number, code):
+    out = tmp_path / "out"
+    arguments = {"sample": ["gmm", data, "--out", out], "evaluate": ["gmm"], "train": ["gmm", "--out", out]}
+    monkeypatch.setattr(APG, "sample", signalled(number))
+    monkeypatch.setattr(type(GMM), "fit", signalled(number))
+    before = signal.getsignal(signal.SIGTERM)
+    found, text, err = run(command, *arguments[command])
+    assert (found, text, err.strip()) == (code, "", told)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_while_the_posterior_is_written_leaves_the_old_file(run, monkeypatch, data, tmp_path):
+    class Written:
+        def to_netcdf(self, path):
+            Path(path).write_text("half")
+            signalled(signal.SIGTERM)()
+
+    out = tmp_path / "posterior.nc"
+    out.write_text("mine")
+    monkeypatch.setattr(Posterior, "to_arviz", lambda self: Written())
+    code, text, _ = run("sample", "gmm", data, "--out", out, "--num-sweeps", 0)
+    assert (code, text, out.read_text()) == (143, "", "mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npz", "posterior.nc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["sample", "gmm", "nope.npz", "--out", "p.nc"], "there is no file nope.npz"),
+        (["sample", "gmm", "bad.npz", "--out", "p.nc"], "'x' has values that are not finite"),
+        (["sample", "gmm", "wide.npz", "--out", "p.nc"], "shape (points, 2)"),
+        (["sample", "gmm", "data.npz", "--out", "nowhere/p.nc"], "there is no directory"),
+        (["sample", "gmm", "data.npz", "--out", "."], ". is a directory; name a file in it"),
+        (["evaluate", "gmm", "--figure", "data.npz/figure.png"], "there is no directory"),
+        (["evaluate", "gmm", "--figure", "."], ". is a directory; name a file in it"),
+    ],
+)
+def test_files_are_checked_before_a_sampler_is_built(run, monkeypatch, data, tmp_path, arguments, sentence):
+    _npz(tmp_path / "bad.npz", x=np.full((2, 3, 2), np.nan))
+    _npz(tmp_path / "wide.npz", x=np.zeros((2, 3, 3)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.runs, "load", lambda *_, **__: pytest.fail("a sampler was built"))
+    code, text, err = run(*arguments)
+    assert (code, text) == (1, "")
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1

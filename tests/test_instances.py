@@ -67,6 +67,14 @@ def test_integers_and_booleans_keep_their_kind() -> None:
     assert found["b"].dtype == bool
 
 
+def test_64_bit_numbers_that_fit_are_taken_whatever_their_byte_order() -> None:
+    integers, reals = np.array([-(2**31), 2**31 - 1], ">i8"), np.array([1.5, -3e38], ">f8")
+    (found,) = as_instances([{"x": integers, "y": reals, "z": reals.astype(np.longdouble)}], AXES)
+    assert [found[name].dtype for name in "xyz"] == [np.int32, np.float32, np.float32]
+    assert found["x"].tolist() == integers.tolist()
+    assert found["y"].tolist() == found["z"].tolist() == reals.astype(np.float32).tolist()
+
+
 TWO = parse_axes({"x": "points", "y": "points"})
 
 
@@ -86,6 +94,18 @@ TWO = parse_axes({"x": "points", "y": "points"})
         ({"x": np.zeros((0, 3))}, AXES, "there are no instances"),
         ({"x": np.zeros((2, 3)), "y": np.zeros((3, 3))}, TWO, r"share their leading axis.*'x': 2, 'y': 3"),
         ({"x": 1.0}, AXES, "share their leading axis"),
+        (None, AXES, "instances must be a list of dicts, a dict of arrays or a list of arrays, not None"),
+        (3, AXES, "instances must be a list of dicts.*not int"),
+        ([{"x": [[1.0, 2.0], [3.0]]}], AXES, r"instance 0: 'x' cannot be made an array"),
+        ({"x": [[1.0, 2.0], [3.0]]}, AXES, r"'x' cannot be made an array"),
+        ([{"x": jax.random.key(0)}], AXES, r"instance 0: 'x' cannot be made an array"),
+        ([{"x": [None]}], AXES, r"instance 0: 'x' has dtype object, which is not numeric"),
+        ([np.ma.array([1.0, 2.0], mask=[False, True])], AXES, r"instance 0: 'x' has masked values"),
+        ([{"x": [0, 2**31]}], AXES, r"instance 0: 'x' holds 2147483648, which does not fit into int32; rescale it"),
+        ([{"x": [0, -(2**31) - 1]}], AXES, r"holds -2147483649, which does not fit into int32"),
+        ([{"x": np.array([2**32], np.uint64)}], AXES, r"holds 4294967296, which does not fit into uint32"),
+        ([{"x": [1.0, 4e38]}], AXES, r"instance 0: 'x' holds 4e\+38, which does not fit into float32; rescale it"),
+        ([{"x": np.array([-1e39], np.longdouble)}], AXES, r"holds -1e\+39, which does not fit into float32"),
     ],
     ids=[
         "nan",
@@ -101,6 +121,18 @@ TWO = parse_axes({"x": "points", "y": "points"})
         "empty-stack",
         "leading",
         "scalar",
+        "none",
+        "number",
+        "uneven",
+        "uneven-stack",
+        "random-key",
+        "none-in-it",
+        "masked",
+        "int64-above",
+        "int64-below",
+        "uint64",
+        "overflow",
+        "long-overflow",
     ],
 )
 def test_bad_data_is_named(data: Any, axes: Any, message: str) -> None:

@@ -53,6 +53,7 @@ def study(tmp_path_factory):
     experiment = Experiment(
         name="toy",
         about="a number behind all points",
+        data={"x": "points"},
         build=lambda variant, key, size: located_sampler(example={"x": np.zeros(3)}),
         variants={"default": Variant(training=TRAINING), "rws": Variant(training=TRAINING, one_shot=True)},
         simulate=simulate,

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import popgibbs as pg
 from models import centred_sampler, located_sampler
-from popgibbs import training
+from popgibbs import checkpoint, training
 from popgibbs.checkpoint import read_about
 from popgibbs.instances import complete, parse_axes
 from popgibbs.progress import training_progress
@@ -148,6 +148,10 @@ def test_trackers_receive_the_numbers_of_reported_steps(tracked: Tracked) -> Non
         ({"num_steps": 1, "num_sweeps": -1}, "num_sweeps=-1 must be at least 0"),
         ({"num_steps": 1, "num_particles": 0}, "num_particles=0 must be at least 1"),
         ({"num_steps": 1, "batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"num_steps": 1, "checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
+        ({"num_steps": 1, "report_every": 0}, "report_every=0 must be at least 1"),
+        ({"num_steps": 1, "resume": True}, "resume needs a directory for checkpoints"),
+        ({"num_steps": 1, "step": 3}, "step=3 is for a run that is resumed; add resume=True"),
     ],
 )
 def test_budget_is_checked(located: pg.APG, options: dict[str, int], message: str) -> None:
@@ -180,6 +184,102 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     assert [a.tobytes() for a in arrays(resumed.sampler)] == [a.tobytes() for a in arrays(uninterrupted.sampler)]
     with pytest.raises(ValueError, match="already holds a run; resume it or choose another directory"):
         fit(located, checkpoints=tmp_path)
+
+
+def test_the_second_signal_ends_a_run_at_once(located: pg.APG, tmp_path: Path) -> None:
+    def insist(step: int, metrics: Any) -> None:
+        interrupt(step, metrics)
+        interrupt(step, metrics)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(pg.Interrupted, match="stopped at once, without saving") as stopped:
+        fit(located, checkpoints=tmp_path, report_every=1, trackers=[insist])
+    assert stopped.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    with pytest.raises(pg.CheckpointError, match="no checkpoint"):
+        read_about(tmp_path)
+
+
+@pytest.mark.parametrize(("saves", "held"), [(False, [False] * 3), (True, [False, True, True])])
+def test_signals_are_held_back_only_when_there_is_something_to_save(
+    located: pg.APG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: bool, held: list[bool]
+) -> None:
+    """Not during the first step, which compiles, nor without checkpoints: the process then ends as it would anyway."""
+    handler, found = signal.getsignal(signal.SIGTERM), []
+
+    class Watched(Step):
+        def __call__(self, *arguments: Any) -> Any:
+            found.append(signal.getsignal(signal.SIGTERM) is not handler)
+            return super().__call__(*arguments)
+
+    monkeypatch.setattr(training, "Step", Watched)
+    fit(located, num_steps=3, checkpoints=tmp_path if saves else None)
+    assert found == held
+
+
+@pytest.mark.parametrize("choice", ["damaged", "chosen"])
+def test_a_run_goes_on_from_an_earlier_checkpoint_bit_for_bit(
+    located: pg.APG, uninterrupted: pg.Fit, tmp_path: Path, choice: str
+) -> None:
+    """Later checkpoints are replaced."""
+    fit(located, num_steps=4, checkpoints=tmp_path, checkpoint_every=2)
+    if choice == "damaged":
+        (tmp_path / "4" / "about" / "metadata").unlink()
+        with pytest.warns(UserWarning, match=r"/4 is damaged: .*; .*/2 is used instead"):
+            resumed = fit(located, checkpoints=tmp_path, checkpoint_every=3, resume=True, report_every=1)
+    else:
+        resumed = fit(located, checkpoints=tmp_path, checkpoint_every=3, resume=True, report_every=1, step=2)
+    assert resumed.history.steps == list(range(3, 11))
+    assert [a.tobytes() for a in arrays(resumed.sampler)] == [a.tobytes() for a in arrays(uninterrupted.sampler)]
+    assert sorted(int(child.name) for child in tmp_path.iterdir()) == [9, 10]
+
+
+@pytest.fixture(scope="module")
+def begun(located: pg.APG, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps."""
+    directory = tmp_path_factory.mktemp("begun")
+    fit(located, num_steps=2, checkpoints=directory)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key": jax.random.key(8)}, r"key=\[0, 7\], not \[0, 8\]"),
+        ({"instances": {"x": INSTANCES["x"] + 1}}, "instances=6 with SHA-256 .*, not 6 with SHA-256 .*"),
+        ({"instances": lambda key: {"x": jax.random.normal(key, (3,))}}, "instances=6 .*, not a simulator"),
+        ({"batch_size": 3}, "batch_size=2, not 3"),
+        ({"num_particles": 5}, "num_particles=4, not 5"),
+        ({"num_sweeps": 2}, "num_sweeps=1, not 2"),
+        ({"model_learns": "sweeps"}, "model_learns=blocks, not sweeps"),
+        ({"optimiser": optax.adam(2e-2)}, "optimiser 'scale.step_size=-0.01', not 'scale.step_size=-0.02'"),
+        ({"optimiser": optax.sgd(1e-2)}, "optimiser 'scale_by_adam.*', not '.*'"),
+        ({"tempering": pg.Tempering(start=0.5)}, r"tempering=None, not Tempering\(start=0.5, share=0.3, rate=0.002\)"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_run_is_resumed_with_what_it_was_made_with(
+    located: pg.APG, begun: Path, options: dict[str, Any], message: str
+) -> None:
+    arguments = {"key": KEY, "instances": INSTANCES, "optimiser": optax.adam(1e-2), "batch_size": 2}
+    arguments |= {"num_sweeps": 1, "num_particles": 4} | options
+    with pytest.raises(ValueError, match=f"the run in .* was made with {message}; keep that, or begin a new run"):
+        located.fit(**arguments, num_steps=3, checkpoints=begun, resume=True, progress=False)
+
+
+def test_a_run_beyond_its_last_step_is_refused(located: pg.APG, begun: Path) -> None:
+    with pytest.raises(pg.CheckpointError, match="is at step 2, beyond num_steps=1"):
+        fit(located, num_steps=1, checkpoints=begun, resume=True)
+    assert read_about(begun)["step"] == 2
+
+
+def test_an_optimiser_of_another_version_is_told_by_its_state(
+    located: pg.APG, begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Optax calls its parts is its own affair; what it keeps is not."""
+    monkeypatch.setattr(checkpoint, "versions", lambda: {"optax": "a later one"})
+    with pytest.raises(pg.CheckpointError, match="is of another optimiser: it holds 'optimiser/0/count'"):
+        fit(located, checkpoints=begun, resume=True, optimiser=optax.sgd(1e-2))
 
 
 # Gradients that are not finite ------------------------------------------------------------------------------------------

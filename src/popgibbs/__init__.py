@@ -11,10 +11,10 @@ from popgibbs.posterior import Posterior
 from popgibbs.proposals import Enumerated, Prior
 from popgibbs.refined import Refined
 from popgibbs.resampling import multinomial, residual, stratified, systematic
+from popgibbs.signals import Interrupted
 from popgibbs.state_space import StateSpaceModel
 from popgibbs.successive import Successive
 from popgibbs.tempering import Tempering
-from popgibbs.training import Interrupted
 
 __version__ = "0.1.0"
 

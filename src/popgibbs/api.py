@@ -1,7 +1,7 @@
 """`APG`: the parts put together for users."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ import equinox as eqx
 import jax
 import optax
 
+from popgibbs.arguments import as_key, whole_number
 from popgibbs.blocks import Block
-from popgibbs.checkpoint import Checkpoints, from_names, read_arrays
+from popgibbs.checkpoint import SAMPLER, Checkpoints, digest_of, from_names, read, to_names
 from popgibbs.checks import build
-from popgibbs.instances import Finite, Simulated, as_instances, into_buckets, parse_axes
+from popgibbs.instances import Finite, Simulated, Source, as_instances, into_buckets, parse_axes
 from popgibbs.posterior import Part, Posterior
 from popgibbs.program import TRACING
 from popgibbs.progress import sampling_progress, training_progress
@@ -21,8 +22,8 @@ from popgibbs.resampling import systematic
 from popgibbs.runner import Runner
 from popgibbs.sampler import Sampler
 from popgibbs.tempering import Tempering
-from popgibbs.training import Budget, History, run_training
-from popgibbs.typing import Model, ModelLearns, PRNGKey, Resampler, Tracker, Values
+from popgibbs.training import Budget, History, made_with, run_training
+from popgibbs.typing import KeyLike, Model, ModelLearns, PRNGKey, Resampler, Tracker, Values
 
 SAMPLE_BATCH = 100  # instances that are sampled at once by default: large enough for speed, small enough for memory
 
@@ -98,7 +99,7 @@ class APG:
 
     def fit(
         self,
-        key: PRNGKey,
+        key: KeyLike,
         instances: Any,
         *,
         num_steps: int,
@@ -112,6 +113,7 @@ class APG:
         checkpoints: str | Path | None = None,
         checkpoint_every: int = 1000,
         resume: bool = False,
+        step: int | None = None,
         configuration: Mapping[str, Any] | None = None,
         report_every: int = 50,
         trackers: Sequence[Tracker] = (),
@@ -125,32 +127,49 @@ class APG:
         end of all `"sweeps"`, when everything has been updated.
         `at_once` is how many instances of its share of the batch a device works on at a time: fewer need less memory, and
         where instances are large they can be faster.
-        `checkpoints` names a directory; with `resume` a run there continues bit for bit. SIGINT and SIGTERM save before
-        they stop the run. `at_checkpoints` is called with the step and the sampler after every regular one.
+        `checkpoints` names a directory, for this run alone; with `resume` the run there continues bit for bit, from its
+        newest checkpoint that can be read or from that of `step`, with the same arguments except `num_steps`, which may
+        grow. The first SIGINT or SIGTERM saves after the current step and stops the run with `Interrupted`, the second
+        ends it at once. `at_checkpoints` is called with the step and the sampler after every regular checkpoint.
+
+        Raises:
+            ValueError: an argument is out of range, or not that of the run which is resumed.
+            CheckpointError: the directory cannot be written or read, or another process trains there.
         """
-        if num_steps < 1:
-            raise ValueError(f"num_steps={num_steps} must be at least 1")
-        if at_checkpoints is not None and checkpoints is None:
-            raise ValueError("at_checkpoints needs a directory for checkpoints")
+        key = as_key(key)
+        num_steps = whole_number("num_steps", num_steps, 1)
+        checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
+        report_every = whole_number("report_every", report_every, 1)
+        optimiser = optax.adam(1e-3) if optimiser is None else optimiser
+        if not isinstance(optimiser, optax.GradientTransformation):
+            raise ValueError(f"optimiser must be one of optax, such as optax.adam(1e-3), not {type(optimiser).__name__}")
+        if checkpoints is None and (at_checkpoints is not None or resume):
+            needing = "resume" if resume else "at_checkpoints"
+            raise ValueError(f"{needing} needs a directory for checkpoints")
+        step = None if step is None else whole_number("step", step, 0)
+        if step is not None and not resume:
+            raise ValueError(f"step={step} is for a run that is resumed; add resume=True")
         budget = Budget(
-            num_particles=num_particles,
-            num_sweeps=num_sweeps,
-            batch_size=batch_size,
+            num_particles=whole_number("num_particles", num_particles),
+            num_sweeps=whole_number("num_sweeps", num_sweeps),
+            batch_size=whole_number("batch_size", batch_size),
             model_learns=model_learns,
-            at_once=at_once,
+            at_once=None if at_once is None else whole_number("at_once", at_once),
         )
-        source, example = self._source(key, instances)
-        sampler = self.check(example)
+        source, listed = self._source(key, instances)
+        sampler = self.check(listed[0])
         _check_padding(sampler, source.is_padded)
         with ExitStack() as stack:
             saved = None
             if checkpoints is not None:
-                saved = Checkpoints(checkpoints, configuration)
+                told = "a simulator" if callable(instances) else _told(listed)
+                run = made_with(key, told, budget, optimiser, tempering)
+                saved = Checkpoints(checkpoints, configuration, run)
                 stack.callback(saved.close)
                 if saved.latest is not None and not resume:
                     raise ValueError(f"{checkpoints} already holds a run; resume it or choose another directory")
             if progress:
-                begun = (saved.latest or 0) if saved is not None else 0
+                begun = (step or saved.latest or 0) if saved is not None else 0
                 labels = [block.label for block in sampler.blocks]
                 trackers = [*trackers, stack.enter_context(training_progress(num_steps, labels, num_particles, begun))]
             trained, history, _ = run_training(
@@ -159,32 +178,36 @@ class APG:
                 source,
                 num_steps=num_steps,
                 budget=budget,
-                optimiser=optax.adam(1e-3) if optimiser is None else optimiser,
+                optimiser=optimiser,
                 tempering=tempering,
                 checkpoints=saved,
                 checkpoint_every=checkpoint_every,
                 resume=resume,
+                resume_step=step,
                 report_every=report_every,
                 trackers=trackers,
                 at_checkpoints=at_checkpoints and (lambda step, trained: at_checkpoints(step, self.like(trained))),
             )
         return Fit(self.like(trained), history)
 
-    def _source(self, key: PRNGKey, instances: Any) -> tuple[Any, Values]:
+    def _source(self, key: PRNGKey, instances: Any) -> tuple[Source, list[Values]]:
+        """Where batches come from, and its instances, or one of them if they are simulated."""
         if callable(instances):
 
             def simulator(key: PRNGKey) -> Any:
                 with TRACING:  # it may be a NumPyro program
                     return instances(key)
 
-            example = jax.device_get(dict(jax.jit(simulator)(key)))
-            return Simulated(simulator, self.axes), as_instances([example], self.axes)[0]
+            example = jax.device_get(jax.jit(simulator)(key))
+            if not isinstance(example, Mapping):
+                raise ValueError(f"the simulator must return a dict of arrays, but it returned {type(example).__name__}")
+            return Simulated(simulator, self.axes), as_instances([dict(example)], self.axes)
         listed = as_instances(instances, self.axes)
-        return Finite(listed, self.axes, seed=int(jax.random.randint(key, (), 0, 2**31 - 1))), listed[0]
+        return Finite(listed, self.axes, seed=int(jax.random.randint(key, (), 0, 2**31 - 1))), listed
 
     def sample(
         self,
-        key: PRNGKey,
+        key: KeyLike,
         instances: Any,
         *,
         num_sweeps: int = 19,
@@ -198,9 +221,11 @@ class APG:
         Results depend on the key and an instance's index. The batch size, the padded size and the number of devices
         change them by rounding only.
         """
-        Budget(num_particles=num_particles, num_sweeps=num_sweeps, batch_size=batch_size)
-        if num_populations < 1:
-            raise ValueError(f"num_populations={num_populations} must be at least 1")
+        key = as_key(key)
+        num_sweeps = whole_number("num_sweeps", num_sweeps, 0)
+        num_particles = whole_number("num_particles", num_particles, 1)
+        num_populations = whole_number("num_populations", num_populations, 1)
+        batch_size = whole_number("batch_size", batch_size, 1)
         listed = as_instances(instances, self.axes)
         sampler = self.check(listed[0])
         runner = Runner(
@@ -216,21 +241,32 @@ class APG:
 
     def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:
         """Write the sampler's arrays, without a training state; the newest of a directory is what `load` reads."""
-        checkpoints = Checkpoints(directory, configuration)
-        step = 0 if checkpoints.latest is None else checkpoints.latest + 1
-        checkpoints.save(step, {"arrays": eqx.filter(self.built, eqx.is_inexact_array)})
-        checkpoints.close()
+        with closing(Checkpoints(directory, configuration)) as checkpoints:
+            step = 0 if checkpoints.latest is None else checkpoints.latest + 1
+            checkpoints.save(step, {SAMPLER: eqx.filter(self.built, eqx.is_inexact_array)})
 
-    def load(self, directory: str | Path) -> "APG":
-        """This sampler with the arrays of the newest checkpoint in a directory, of a run or of `save`."""
+    def load(self, directory: str | Path, step: int | None = None) -> "APG":
+        """This sampler with the arrays of a checkpoint in a directory, of a run or of `save`.
+
+        That is the newest, or the one before with a warning if the newest is damaged; `step` chooses one.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or it is of another sampler.
+        """
         arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
-        restored = from_names(read_arrays(directory), {"arrays": arrays}, str(directory))["arrays"]
+        found = read(directory, step)
+        restored = from_names(found.sampler, {SAMPLER: arrays}, str(found.path), widen=True)[SAMPLER]
         return self.like(eqx.combine(restored, static))
 
 
 def _check_padding(sampler: Sampler, is_padded: bool) -> None:
     if is_padded and sampler.cannot_pad:
         raise ValueError(f"instances of different sizes are padded to one, but {sampler.cannot_pad}")
+
+
+def _told(instances: Sequence[Values]) -> str:
+    """A text that differs between sets of instances."""
+    return f"{len(instances)} with SHA-256 {digest_of(jax.device_get(to_names(instances)))[:16]}"
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from popgibbs.api import APG
+from popgibbs.arguments import as_key
 from popgibbs.blocks import Block, SequenceBlock
 from popgibbs.instances import as_instances
 from popgibbs.moves import HMC
 from popgibbs.proposals import Enumerated, Prior
-from popgibbs.typing import PRNGKey
+from popgibbs.typing import KeyLike
 
 STEP_SIZES = (1e-6, 10.0)  # between which one is looked for; a thousand sharp dimensions need very small ones
 WITHOUT_HMC = "compare(..., leapfrog=()) leaves HMC out"
@@ -67,14 +68,14 @@ def hmc_after(apg: APG, *, step_size: Any, num_steps: int, summed: bool = True) 
 
 
 def tuned(
-    apg: APG, key: PRNGKey, instances: Any, *, acceptance: float = 0.8, num_sweeps: int = 10, num_particles: int = 4
+    apg: APG, key: KeyLike, instances: Any, *, acceptance: float = 0.8, num_sweeps: int = 10, num_particles: int = 4
 ) -> APG:
     """A sampler whose first block moves by HMC, with the step size at which that share of its moves is accepted.
 
     Larger steps are accepted less often, so it is found by bisection. Pass instances of the training set, and as many
     sweeps as there will be: nearer to the modes fewer moves may be accepted than near the initial samples.
     """
-    listed = as_instances(instances, apg.axes)
+    key, listed = as_key(key), as_instances(instances, apg.axes)
     apg.check(listed[0])
     low, high = np.log(STEP_SIZES)
     for _ in range(NUM_TRIALS):

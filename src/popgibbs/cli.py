@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rich.console import Console
 from popgibbs import demo as demonstration
 from popgibbs import reproduction
 from popgibbs.api import APG
-from popgibbs.checkpoint import CheckpointError, read_about
+from popgibbs.checkpoint import CheckpointError, holds_run
 from popgibbs.checkpoint import export as export_run
 from popgibbs.experiments import runs
 from popgibbs.experiments.bmnist import BMNIST
@@ -29,9 +30,12 @@ from popgibbs.experiments.gmm import study as gmm
 from popgibbs.experiments.tables import evaluate as run_evaluation
 from popgibbs.experiments.tables import held_out
 from popgibbs.files import whole
+from popgibbs.instances import parse_axes
 from popgibbs.npz import read_instances
 from popgibbs.pictures import NUM_INSTANCES, draw_samples, save_samples
+from popgibbs.provenance import refuse_changes
 from popgibbs.report import evaluation_table, run_table
+from popgibbs.signals import Interrupted, end_at_once, terminable
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (GMM, DMM, BMNIST)}
 STUDIES = {study.experiment.name: study for study in (gmm.STUDY, dmm.STUDY, bmnist.STUDY)}
@@ -51,6 +55,9 @@ Sweeps = Annotated[int, typer.Option(min=0, help="Gibbs sweeps after the initial
 Particles = Annotated[int, typer.Option(min=1, help="Particles of a population.")]
 Populations = Annotated[int, typer.Option(min=1, help="Independent populations of an instance.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Step = Annotated[
+    int | None, typer.Option("--step", min=0, help="The checkpoint to read; by default the newest that can be read.")
+]
 Name = Annotated[str, typer.Argument(help=f"The experiment: {', '.join(EXPERIMENTS)}.")]
 
 
@@ -74,21 +81,40 @@ def _directory(name: str) -> Path:
     return Path(name)
 
 
-def _experiment_of(run: str) -> Experiment:
-    return _experiment(runs.describe(_directory(run))["configuration"]["experiment"])
+def _load(run: str, step: int | None, **size: int | None) -> tuple[Experiment, APG, dict[str, Any]]:
+    """The experiment of a run, its sampler, and what is written about it."""
+    about = runs.describe(_directory(run), step)
+    experiment = _experiment(about["configuration"]["experiment"])
+    sampler, about = runs.load(experiment, _directory(run), about["step"], **size)
+    return experiment, sampler, about
 
 
 @contextmanager
-def _stoppable(way_on: str) -> Iterator[None]:
-    """Ctrl-C ends a command with what to do next."""
+def _stoppable(way_on: str | Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a command with a sentence that says how far it came, or what to do next."""
     try:
-        yield
-    except KeyboardInterrupt as stop:  # of which `Interrupted` is one, after saving
-        err.print(f"{str(stop) or 'stopped'}; {way_on}")
-        raise typer.Exit(130) from None
+        with terminable():
+            yield
+    except KeyboardInterrupt as stop:  # of which `Interrupted` is one, from a run that may have been saved
+        err.print(f"{str(stop) or 'stopped'}; {way_on if isinstance(way_on, str) else way_on()}")
+        end_at_once(stop.exit_code if isinstance(stop, Interrupted) else 130)
+
+
+def _check_output(path: Path, *, makes_parents: bool = False) -> None:
+    """Refuse a file that could not be written, before anything is computed."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory; name a file in it")
+    parent = path.absolute().parent
+    while makes_parents and not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ValueError(f"there is no directory {parent}")
+    if not os.access(parent, os.W_OK):
+        raise ValueError(f"cannot write to the directory {parent}")
 
 
 @app.command()
+@_stoppable("the demonstration was not finished")
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", help="Where figures go.")] = Path("demo"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = demonstration.NUM_STEPS,
@@ -106,6 +132,10 @@ def train(
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; by default the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Every random number follows from it; by default 0.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory, bit for bit.")] = False,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", min=0, help="With --resume: the checkpoint to go on from; later ones are deleted."),
+    ] = None,
     checkpoint_every: Annotated[
         int | None, typer.Option(min=1, help="Steps between checkpoints; by default the experiment's own.")
     ] = None,
@@ -117,15 +147,14 @@ def train(
     training = replace(training, num_steps=steps or training.num_steps)
     configuration = runs.configuration(experiment, chosen, training, seed or 0)
     if resume:
+        about = runs.describe(out_dir, step)
+        configuration, step = about["configuration"], about["step"]
         given = {"experiment": name, "variant": variant, "num_steps": steps, "seed": seed}
-        configuration = _resumed(out_dir, given)
+        refuse_changes(out_dir, configuration, {key: value for key, value in given.items() if value is not None})
         training = experiment.variants[configuration["variant"]].training
-        for key, value in training.spends.items():
-            if configuration.get(key) != value:
-                raise ValueError(
-                    f"the run in {out_dir} has {key}={configuration.get(key)}, but runs now have {value}; begin a new one"
-                )
-    with _stoppable("go on with --resume"):
+    elif step is not None:
+        raise ValueError(f"--step {step} is for a run that is resumed; add --resume")
+    with _stoppable(lambda: "go on with --resume" if holds_run(out_dir) else "nothing was saved yet"):
         fit = experiment.fit(
             jax.random.key(configuration["seed"]),
             configuration["variant"],
@@ -133,6 +162,7 @@ def train(
             checkpoints=out_dir,
             checkpoint_every=checkpoint_every or training.checkpoint_every,
             resume=resume,
+            step=step,
             configuration=configuration,
             at_checkpoints=_snapshots(experiment, configuration, out_dir) if training.snapshots else None,
         )
@@ -140,15 +170,6 @@ def train(
         out.print(f"trained {fit.history.steps[-1]} steps; next: popgibbs evaluate {name} --run {out_dir}")
     else:
         out.print(f"the run in {out_dir} was already complete")
-
-
-def _resumed(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a run, with which what is given must agree."""
-    saved = read_about(directory)["configuration"]
-    for key, value in given.items():
-        if value is not None and saved.get(key) != value:
-            raise ValueError(f"the run in {directory} has {key}={saved.get(key)}, not {value}; leave that option out")
-    return saved
 
 
 def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory: Path) -> Callable[[int, APG], None]:
@@ -166,9 +187,11 @@ def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory:
 
 
 @app.command()
+@_stoppable("the evaluation was not finished")
 def evaluate(
     name: Name,
     run: Annotated[Path | None, typer.Option(help="A run's directory; by default the shipped sampler.")] = None,
+    step: Step = None,
     instances: Annotated[
         int | None,
         typer.Option("--instances", "--videos", min=2, help="Held-out instances; by default the experiment's own."),
@@ -189,9 +212,11 @@ def evaluate(
 ) -> None:
     """Sample held-out instances and compare with the latents that generated them."""
     experiment = _experiment(name)
+    if figure is not None:
+        _check_output(figure, makes_parents=True)
     size = experiment.sized(experiment.size, points=points, digits=digits, frames=frames)
     directory = run or experiment.shipped / experiment.default
-    sampler, about = runs.load(experiment, directory, **size)
+    sampler, about = runs.load(experiment, directory, step, **size)
     chosen = about["configuration"]["variant"]
     samplers = {chosen: sampler}
     for other in experiment.variants:
@@ -221,6 +246,7 @@ def evaluate(
 
 
 @app.command()
+@_stoppable("nothing was written")
 def sample(
     run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name for its shipped sampler.")],
     data: Annotated[Path, typer.Argument(help="A .npz file: the model's arguments by name; ragged with `NAME_lengths`.")],
@@ -229,20 +255,19 @@ def sample(
     num_particles: Particles = 10,
     num_populations: Populations = 4,
     digits: Annotated[int | None, typer.Option(min=1, help="Digits of a video; by default as in training.")] = None,
+    step: Step = None,
     seed: Seed = 0,
 ) -> None:
     """Sample the posteriors of the instances in a file."""
-    experiment = _experiment_of(run)
-    sampler, about = runs.load(experiment, _directory(run), digits=digits)
-    variant = experiment.variants[about["configuration"]["variant"]]
-    instances = read_instances(data, sampler.axes)
+    # Files are checked first, because to build a sampler takes a while.
+    _check_output(out_file)
+    about = runs.describe(_directory(run), step)
+    experiment = _experiment(about["configuration"]["experiment"])
+    instances = read_instances(data, parse_axes(experiment.data))
     for i, instance in enumerate(instances):
         experiment.check(instance, f"{data}: instance {i}")
-    parent = out_file.absolute().parent
-    if not parent.is_dir():
-        raise ValueError(f"there is no directory {parent}")
-    if not os.access(parent, os.W_OK):
-        raise ValueError(f"cannot write to the directory {parent}")
+    sampler, _ = runs.load(experiment, _directory(run), about["step"], digits=digits)
+    variant = experiment.variants[about["configuration"]["variant"]]
     budget = variant.budget(num_sweeps, num_particles)
     posterior = sampler.sample(
         jax.random.key(seed),
@@ -280,9 +305,11 @@ def reproduce(
 
 
 @app.command()
-def show(run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name.")]) -> None:
+def show(
+    run: Annotated[str, typer.Argument(help="A run's directory, or an experiment's name.")], step: Step = None
+) -> None:
     """Show what a run is: configuration, step, versions, parameters."""
-    sampler, about = runs.load(_experiment_of(run), _directory(run))
+    _, sampler, about = _load(run, step)
     out.print(run_table(about, sampler))
 
 
@@ -290,10 +317,10 @@ def show(run: Annotated[str, typer.Argument(help="A run's directory, or an exper
 def export(
     run: Annotated[Path, typer.Argument(help="A run's directory.")],
     out_dir: Annotated[Path, typer.Option("--out", help="A new directory for the sampler.")],
+    step: Step = None,
 ) -> None:
     """Write the sampler of a run by itself, without what is needed to go on training."""
-    runs.describe(run)
-    export_run(run, out_dir)
+    export_run(run, out_dir, runs.describe(run, step)["step"])
     out.print(f"{run} → {out_dir}; next: popgibbs sample {out_dir} DATA.npz --out posterior.nc", soft_wrap=True)
 
 
@@ -305,11 +332,17 @@ def _use_all_cores() -> None:
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    err.print(f"popgibbs: {message}", style="yellow", highlight=False, soft_wrap=True)
+
+
 def main() -> None:
-    """Run a command; what users can put right is told in one sentence."""
+    """Run a command; what users can put right is told in one sentence, and so are warnings."""
     _use_all_cores()
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except (ValueError, CheckpointError, FloatingPointError) as error:
         err.print(f"popgibbs: {error}", style="red", highlight=False, soft_wrap=True)
         sys.exit(1)

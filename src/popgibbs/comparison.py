@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 
 from popgibbs.api import APG, SAMPLE_BATCH
+from popgibbs.arguments import as_key, whole_number
 from popgibbs.baselines import bootstrapped, hmc_after, tuned
 from popgibbs.diagnostics import mean_and_error
 from popgibbs.instances import as_instances
 from popgibbs.progress import progress_of
-from popgibbs.typing import PRNGKey
+from popgibbs.typing import KeyLike, PRNGKey
 
 NUM_TUNING = 20  # instances on which step sizes are tuned by default
 
@@ -96,7 +97,7 @@ class Comparison:
 
 
 def compare(
-    key: PRNGKey,
+    key: KeyLike,
     sampler: APG,
     instances: Any,
     *,
@@ -120,6 +121,9 @@ def compare(
     the blocks `bootstrap`, by default of all, and `bootstrap_factor` times the particles. HMC's step size is tuned on the
     instances `tuning`, by default a few of those compared on. `summed` is that of `hmc_after`.
     """
+    key = as_key(key)
+    num_sweeps, num_particles = whole_number("num_sweeps", num_sweeps, 0), whole_number("num_particles", num_particles, 1)
+    whole_number("bootstrap_factor", bootstrap_factor, 1)
     listed = as_instances(instances, sampler.axes)
     from_prior = bootstrapped(sampler, *bootstrap)
     for apg in (sampler, rws, gibbs, from_prior):  # what does not fit is told before anything is sampled

@@ -81,7 +81,7 @@ def complete(values: Values, axes: Axes) -> Data:
 def as_instances(data: Any, axes: Axes) -> list[Values]:
     """A list of dicts from what users bring: a list of dicts, a dict of stacked arrays, or a list of bare arrays."""
     if isinstance(data, Mapping):
-        stacked = {name: np.asarray(value) for name, value in data.items()}
+        stacked = {name: _array(value, f"'{name}'") for name, value in data.items()}
         counts = {name: value.shape[0] if value.ndim else None for name, value in stacked.items()}
         if len(set(counts.values())) != 1 or None in counts.values():
             raise ValueError(
@@ -90,7 +90,13 @@ def as_instances(data: Any, axes: Axes) -> list[Values]:
         count = next(iter(counts.values())) or 0
         instances = [{name: value[i] for name, value in stacked.items()} for i in range(count)]
     else:
-        instances = list(data)
+        try:
+            instances = list(data)
+        except TypeError:
+            given = "None" if data is None else type(data).__name__
+            raise ValueError(
+                f"instances must be a list of dicts, a dict of arrays or a list of arrays, not {given}"
+            ) from None
         for i, instance in enumerate(instances):
             if isinstance(instance, Mapping) != isinstance(instances[0], Mapping):
                 raise ValueError(f"instance {i} is of another form than instance 0; give all as dicts or all as arrays")
@@ -106,17 +112,39 @@ def as_instances(data: Any, axes: Axes) -> list[Values]:
     return [_checked(instance, axes, f"instance {i}") for i, instance in enumerate(instances)]
 
 
+def _array(value: Any, what: str) -> np.ndarray:
+    if np.ma.is_masked(value):
+        raise ValueError(f"{what} has masked values; drop or impute them first")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{what} cannot be made an array; its rows must be numbers, as many in each") from None
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{what} has dtype {array.dtype}, which is not numeric")
+    return array
+
+
+def _canonical(array: np.ndarray, what: str) -> np.ndarray:
+    """The array in the dtype that JAX computes with, 32 bits wide unless it is told otherwise; numbers must fit."""
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        raise ValueError(f"{what} has values that are not finite; drop or impute them first")
+    native = np.dtype(np.float64) if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    dtype = jax.dtypes.canonicalize_dtype(native)
+    if dtype.itemsize < array.dtype.itemsize and array.size:
+        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        for extreme in (array.min(), array.max()):
+            if not limits.min <= extreme <= limits.max:
+                raise ValueError(
+                    f"{what} holds {extreme}, which does not fit into {dtype}; rescale it, or set jax_enable_x64"
+                )
+    return array.astype(dtype)
+
+
 def _checked(instance: Mapping[str, Any], axes: Axes, where: str) -> Values:
     if missing := sorted(set(axes) - set(instance)):
-        raise ValueError(f"{where} lacks the arrays {missing} that `data=` declares; it has {sorted(instance)}")
-    checked = {}
-    for name, value in instance.items():
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise ValueError(f"{where}: '{name}' has dtype {array.dtype}, which is not numeric")
-        if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
-            raise ValueError(f"{where}: '{name}' has values that are not finite; drop or impute them first")
-        checked[name] = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+        raise ValueError(f"{where} lacks the arrays {missing} that `data=` declares; it has {sorted(map(str, instance))}")
+    named = {name: f"{where}: '{name}'" for name in instance}
+    checked = {name: _canonical(_array(value, named[name]), named[name]) for name, value in instance.items()}
     _sizes(checked, axes, where)
     return checked
 

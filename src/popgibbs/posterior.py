@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 from jax.random import fold_in
 
+from popgibbs.arguments import as_key, whole_number
 from popgibbs.diagnostics import combined_log_evidence, log_evidence_error, weak_blocks
 from popgibbs.instances import Bucket, unpad
 from popgibbs.population import Population
 from popgibbs.resampling import systematic
 from popgibbs.runner import Runner
 from popgibbs.sampler import Info
-from popgibbs.typing import PRNGKey
+from popgibbs.typing import KeyLike, PRNGKey
 from popgibbs.weights import normalise
 
 
@@ -196,10 +197,9 @@ class Posterior:
         """Blocks whose proposals keep less than 30% of the particles effective in the last sweep."""
         return weak_blocks(self.ess, self.blocks, self.num_particles)
 
-    def extend(self, key: PRNGKey, num_sweeps: int) -> "Posterior":
+    def extend(self, key: KeyLike, num_sweeps: int) -> "Posterior":
         """More sweeps of the same populations. With the key of the first run it continues that run, to rounding."""
-        if num_sweeps < 1:
-            raise ValueError(f"num_sweeps={num_sweeps} must be at least 1")
+        key, num_sweeps = as_key(key), whole_number("num_sweeps", num_sweeps, 1)
         parts = []
         for part in self._parts:
             population, info = self._runner.go_on(key, part.bucket, part.population, self.num_sweeps + 1, num_sweeps)
@@ -209,9 +209,9 @@ class Posterior:
         extended.warn()
         return extended
 
-    def resampled(self, key: PRNGKey) -> "Posterior":
+    def resampled(self, key: KeyLike) -> "Posterior":
         """The same posterior with equal weights: each population resampled once."""
-
+        key = as_key(key)
         parts = []
         for part in self._parts:
             shape = part.population.log_evidence.shape
@@ -241,7 +241,7 @@ class Posterior:
                 rows += [{"instance": i, "site": label, **row} for label, row in zip(labels, table, strict=True)]
         return pd.DataFrame(rows).set_index(["instance", "site"])
 
-    def to_arviz(self, key: PRNGKey | None = None) -> Any:
+    def to_arviz(self, key: KeyLike | None = None) -> Any:
         """ArviZ `InferenceData` of the resampled draws: chain = population, draw = particle, then the instance.
 
         Ragged sites are filled up with NaN, or −1 where discrete; `constant_data` holds the sizes of ragged plates.

@@ -60,7 +60,8 @@ class Runner:
             keys = jax.vmap(lambda index: fold_in(key, index))(jnp.asarray(bucket.indices[rows]))
             data, before = jax.tree.map(lambda leaf: leaf[rows], (bucket.data, population))  # noqa: B023
             real = min(size, len(bucket) - begin)
-            after, info, errors = jax.device_get(call(keys, data, before))
+            # Waiting lets Ctrl-C through, which copying to the host does not.
+            after, info, errors = jax.device_get(jax.block_until_ready(call(keys, data, before)))
             parts.append((jax.tree.map(lambda a: a[:real], after), jax.tree.map(lambda a: a[:, :real], info)))  # noqa: B023
             check_carried(self.sampler, bucket.indices[rows], data, after, errors)
             if report is not None:

@@ -3,11 +3,9 @@
 A step's randomness depends on the key and the step's number only, so a resumed run continues bit for bit.
 """
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
 import equinox as eqx
@@ -19,11 +17,13 @@ from jax.flatten_util import ravel_pytree
 from jax.random import fold_in
 from jaxtyping import Array
 
-from popgibbs.checkpoint import Checkpoints
+from popgibbs.checkpoint import CheckpointError, Checkpoints, to_names
 from popgibbs.distributed import BY_INSTANCE, SHARED, filled_up, mesh_for, on_all, on_first, over_instances
 from popgibbs.instances import Data, Source
 from popgibbs.objective import Gradient, accumulate
+from popgibbs.provenance import hyperparameters
 from popgibbs.sampler import Sampler
+from popgibbs.signals import Held, Interrupted, held_back
 from popgibbs.tempering import Temper, Tempering
 from popgibbs.typing import ModelLearns, PRNGKey, Tracker
 from popgibbs.weights import weighted_sum
@@ -86,8 +86,24 @@ class History:
         return np.array([entry[name] for entry in self.metrics])
 
 
-class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal, after saving."""
+def made_with(
+    key: PRNGKey,
+    instances: str,
+    budget: Budget,
+    optimiser: optax.GradientTransformation,
+    tempering: Tempering | None,
+) -> dict[str, Any]:
+    """What a resumed run must have in common with the one it continues, by the names of `fit`'s arguments.
+
+    Not among it are the number of steps, which may grow, and `at_once`, which changes rounding only.
+    """
+    return {
+        "key": str(np.asarray(to_names(key)[""]).tolist()),
+        "instances": instances,
+        **{name: value for name, value in asdict(budget).items() if name != "at_once"},
+        "optimiser": hyperparameters(optimiser),
+        "tempering": None if tempering is None else repr(tempering),
+    }
 
 
 def start(
@@ -235,33 +251,44 @@ def run_training(
     checkpoints: Checkpoints | None = None,
     checkpoint_every: int = 1000,
     resume: bool = False,
+    resume_step: int | None = None,
     report_every: int = 50,
     trackers: Sequence[Tracker] = (),
     at_checkpoints: Callable[[int, Sampler], None] | None = None,
 ) -> tuple[Sampler, History, State]:
-    """Train until `num_steps`, from the beginning or from the newest checkpoint."""
+    """Train until `num_steps`, from the beginning or from a checkpoint, by default the newest that can be read."""
     state = start(sampler, key, optimiser, tempering)
-    if resume and checkpoints is not None and checkpoints.latest is not None:
-        state = checkpoints.restore(state)
+    if resume and checkpoints is not None and (checkpoints.latest is not None or resume_step is not None):
+        state = checkpoints.restore(state, resume_step)
+        if int(state.step) > num_steps:
+            raise CheckpointError(
+                f"the run in {checkpoints.directory} is at step {int(state.step)}, beyond num_steps={num_steps}"
+            )
     step_on = Step(sampler, optimiser, budget, tempering)
     state = on_first(state, step_on.mesh)
-    history, begun = History(), int(state.step)
-    with _watch_signals() as stopped:
-        for step in range(begun, num_steps):
+    history, first = History(), int(state.step)
+    with ExitStack() as stack:
+        stop = Held()
+        for step in range(first, num_steps):
             batch = source.batch(fold_in(key, 2 * step + 1), step, budget.batch_size)
+            before = state
             state, metrics = step_on(state, batch)
+            # One step computes while the next is dispatched; a longer queue would keep signals waiting.
+            jax.block_until_ready(before)
+            if step == first and checkpoints is not None:  # from now on there is something to save
+                stop = stack.enter_context(held_back())
             done = step + 1
-            if step == begun:
+            if step == first:
                 _check_possible(metrics, sampler, done)
             if done % report_every == 0 or done == num_steps:
                 _report(history, done, metrics, state, sampler, trackers)
             regular = done % checkpoint_every == 0 or done == num_steps
-            if checkpoints is not None and (regular or stopped.is_set()):
+            if checkpoints is not None and (regular or stop.number is not None):
                 checkpoints.save(done, state)
                 if at_checkpoints is not None and regular:
                     at_checkpoints(done, _trained(sampler, state))
-            if stopped.is_set() and done < num_steps:
-                raise Interrupted(f"stopped after step {done}")
+            if stop.number is not None and done < num_steps:
+                raise Interrupted(f"stopped after step {done}", stop.number)
     return _trained(sampler, state), history, state
 
 
@@ -299,18 +326,3 @@ def _report(
     history.metrics.append(numbers)
     for tracker in trackers:
         tracker(step, numbers)
-
-
-@contextmanager
-def _watch_signals() -> Iterator[threading.Event]:
-    """An event that is set by SIGINT or SIGTERM while the block runs, so that a step is never cut in half."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    previous = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

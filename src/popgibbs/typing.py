@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 Values: TypeAlias = dict[str, Any]
 """Arrays by name, of JAX on the device or of NumPy on the host: values of sites, or the arrays of an instance."""
@@ -14,6 +14,8 @@ LogProbs: TypeAlias = dict[str, Array]
 Weights: TypeAlias = Float[Array, " particle"]
 Ancestors: TypeAlias = Int[Array, " particle"]
 PRNGKey: TypeAlias = Key[Array, ""]
+KeyLike: TypeAlias = PRNGKey | UInt32[Array, " words"]
+"""A random key as users pass it: of `jax.random.key`, or a legacy one of `jax.random.PRNGKey`."""
 Elements: TypeAlias = Float[Array, " element"]
 Mask: TypeAlias = Bool[Array, " element"]
 

@@ -35,7 +35,7 @@ class Training:
 
     @property
     def spends(self) -> dict[str, float | str]:
-        """What a run must not change when it is resumed."""
+        """What a step spends, as it is written about a run."""
         return {
             "learning_rate": self.learning_rate,
             "num_sweeps": self.num_sweeps,
@@ -113,6 +113,7 @@ class Experiment:
 
     name: str
     about: str
+    data: Mapping[str, str]  # the plate of each array of an instance, as `APG` takes it
     build: Callable[[str, PRNGKey, Size], APG]  # of a variant, with fresh networks, for instances of a size
     variants: Mapping[str, Variant]  # the default first
     simulate: Callable[..., tuple[Values, Values]]  # with a key and a size by keyword: an instance, what generated it

@@ -22,19 +22,21 @@ def configuration(experiment: Experiment, variant: str, training: Training, seed
     }
 
 
-def describe(directory: Path) -> dict[str, Any]:
-    """The step, the versions and the configuration of a run."""
-    about = read_about(directory)
+def describe(directory: Path, step: int | None = None) -> dict[str, Any]:
+    """The step, the versions and the configuration of a run's checkpoint, by default the newest that can be read."""
+    about = read_about(directory, step)
     if missing := [name for name in ("experiment", "variant", "size") if name not in about["configuration"]]:
         raise CheckpointError(f"{directory} is not a run of this version's `popgibbs train`: it names no {missing[0]}")
     return about
 
 
-def load(experiment: Experiment, directory: Path, **size: int | None) -> tuple[APG, dict[str, Any]]:
+def load(
+    experiment: Experiment, directory: Path, step: int | None = None, **size: int | None
+) -> tuple[APG, dict[str, Any]]:
     """The sampler of a run, for instances of the size it was trained with or another, and what is written about it."""
-    about = describe(directory)
+    about = describe(directory, step)
     made_with = about["configuration"]
     if made_with["experiment"] != experiment.name:
         raise ValueError(f"{directory} is a run of '{made_with['experiment']}', not of '{experiment.name}'")
     fresh = experiment.build(made_with["variant"], jax.random.key(0), experiment.sized(made_with["size"], **size))
-    return fresh.load(directory), about
+    return fresh.load(directory, about["step"]), about

@@ -20,6 +20,7 @@ from popgibbs.experiments.bmnist.proposals import PaperHead, PaperWhat, SoftArgm
 from popgibbs.experiments.experiment import Experiment, Film, Measure, Size, Training, Variant
 from popgibbs.typing import PRNGKey, Values
 
+DATA = {"frames": "time"}
 MOST_DIGITS = (CANVAS // DIGIT) ** 2
 
 
@@ -35,7 +36,7 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     what = (PaperWhat if variant == "paper" else What)(key=key_what)
     return APG(
         BouncingDigits(size["digits"], mean, key=key_model),
-        data={"frames": "time"},
+        data=DATA,
         blocks=[SequenceBlock("where", proposal=Where(head, mean)), Block("what", proposal=what)],
         example={"frames": np.random.default_rng(0).uniform(size=(3, CANVAS, CANVAS)).astype(np.float32)},
     )
@@ -101,6 +102,7 @@ ONE_SHOT = replace(TRAINING, num_steps=800, num_sweeps=0, num_particles=18)
 BMNIST = Experiment(
     name="bmnist",
     about="bouncing digits: any number of handwritten digits that move over a canvas, any number of frames",
+    data=DATA,
     build=build,
     variants={
         "default": Variant(training=TRAINING),

@@ -20,6 +20,8 @@ from popgibbs.moves import Metropolis, Weigh
 from popgibbs.tempering import Tempering
 from popgibbs.typing import PRNGKey, Values
 
+DATA = {"x": "points"}
+
 
 def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
@@ -38,7 +40,7 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
         centres, points, move = proposals.Centres(), proposals.Points(key=key_points), Metropolis()
     return APG(
         model,
-        data={"x": "points"},
+        data=DATA,
         blocks=[Block("mu", proposal=centres, by="c", move=move), Block("c", "h", proposal=points, move=move)],
         example={"x": np.random.default_rng(0).normal(size=(8, 2))},
     )
@@ -81,6 +83,7 @@ ONE_SHOT = replace(TEMPERED, num_sweeps=0, num_particles=32, tempering=None)
 DMM = Experiment(
     name="dmm",
     about="deep generative mixture: 4 clusters of one learned shape in the plane, any number of points",
+    data=DATA,
     build=build,
     variants={
         "default": Variant(training=TEMPERED),

@@ -22,6 +22,8 @@ from popgibbs.instances import Data
 from popgibbs.moves import Metropolis, Weigh
 from popgibbs.typing import PRNGKey, Values
 
+DATA = {"x": "points"}
+
 
 def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
@@ -35,7 +37,7 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     first = Statistics(2, key=key_first) if paper else Seeded()
     return APG(
         mixture,
-        data={"x": "points"},
+        data=DATA,
         blocks=[
             Block("tau", "mu", proposal=Globals(first, key=key_globals), by="c"),
             Block("c", proposal=Assignments(key=key_assignments), move=Weigh() if paper else Metropolis()),
@@ -79,6 +81,7 @@ ONE_SHOT = replace(FROM_A_LAYER, num_sweeps=0, num_particles=50)
 GMM = Experiment(
     name="gmm",
     about="Gaussian mixture: 3 clusters in the plane, any number of points",
+    data=DATA,
     build=build,
     variants={
         "default": Variant(training=TRAINING),
