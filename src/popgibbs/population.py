@@ -47,8 +47,7 @@ class Population(eqx.Module):
     @property
     def diversity(self) -> Int[Array, ""]:
         """How many initial particles have descendants."""
-        present = self.ancestors[:, None] == jnp.arange(self.ancestors.shape[0])
-        return jnp.sum(jnp.any(present, axis=0))
+        return jnp.sum(jnp.zeros(self.ancestors.shape, bool).at[self.ancestors].set(True))
 
     def weigh(self, particles: Any, log_v: Float[Array, " particle"]) -> "Population":
         """The moved particles, their weights multiplied by v. A zero or failed weight stays zero."""
