@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 
 import popgibbs as pg
 from models import AXES, located_sampler
+from oracles import assert_mean
 from popgibbs.elements import Partition
 from popgibbs.instances import Bucket, Data
 from popgibbs.population import Particle, Population
@@ -165,7 +166,15 @@ def test_resampled_posterior_has_equal_weights_and_copies_in_proportion(numbers:
         assert np.all(copies.sum(axis=-1) == NUM_PARTICLES)
         assert np.all(np.abs(copies - expected[i]) < 1)
     again = equal.resampled(jax.random.key(1))
-    np.testing.assert_array_equal(again[1]["a"], equal[1]["a"])
+    np.testing.assert_array_equal(np.sort(again[1]["a"]), np.sort(equal[1]["a"]))
+
+
+def test_the_first_particle_of_a_resampled_population_is_a_draw_by_the_weights() -> None:
+    numbers = Numbers(num_populations=2000)
+    numbers.a[:], numbers.log_weights[:] = np.arange(NUM_PARTICLES), numbers.log_weights[0, 0]
+    posterior = numbers.posterior()
+    drawn = posterior.resampled(jax.random.key(0))[0]["a"][:, 0]
+    assert_mean(drawn[:, None] == np.arange(NUM_PARTICLES), posterior.weights[0, 0])
 
 
 def test_summary_has_weighted_moments_and_modes(numbers: Numbers) -> None:

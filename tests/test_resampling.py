@@ -8,6 +8,7 @@ import pytest
 import popgibbs as pg
 from oracles import assert_mean
 from popgibbs.resampling import _invert
+from popgibbs.weights import normalise
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -95,7 +96,61 @@ def test_no_position_however_near_an_edge_falls_to_a_particle_of_weight_zero(siz
     for _ in range(20):
         weights = np.where(generator.random(size) < 0.5, 0.0, generator.exponential(size=size))
         weights = (weights / weights.sum()).astype(np.float32)
-        edges = (size * np.cumsum(weights, dtype=np.float64)).astype(np.float32)
+        edges = size * np.cumsum(weights, dtype=np.float64)
         for ulps in range(-6, 7):
-            positions = np.clip(edges + ulps * np.spacing(edges), 0.0, size).astype(np.float32)
-            assert np.all(weights[np.asarray(invert(jnp.asarray(weights), jnp.asarray(positions)))] > 0)
+            positions = np.clip(edges + ulps * np.spacing(edges.astype(np.float32)), 0.0, size)
+            cells = np.minimum(np.floor(positions), size - 1).astype(np.int32)
+            chosen = invert(jnp.asarray(weights), jnp.asarray(cells), jnp.asarray(positions - cells, jnp.float32))
+            assert np.all(weights[np.asarray(chosen)] > 0)
+
+
+# Many particles: edges near 10⁶ need more digits than float32 has ------------------------------------------------------
+
+MANY = [10**5, 10**6]
+many = pytest.mark.parametrize("size", MANY)
+
+
+def one_draw(scheme, log_weights: np.ndarray) -> np.ndarray:
+    return np.asarray(jax.jit(scheme)(jax.random.key(1), jnp.asarray(log_weights, jnp.float32)))
+
+
+@pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified], ids=lambda scheme: scheme.__name__)
+@many
+def test_positions_of_many_particles_fall_into_the_exact_shares(scheme, size):
+    log_weights = jnp.asarray(weights_of(size))
+    shift = jax.random.uniform(jax.random.key(1), () if scheme is pg.systematic else (size,))
+    edges = np.cumsum(np.asarray(normalise(log_weights), np.float64))
+    exact = np.searchsorted(edges * size / edges[-1], np.arange(size) + np.asarray(shift, np.float64), side="right")
+    # Edges are rounded by less than 10⁻³, so a position falls to a neighbour for less than one draw in a thousand.
+    assert np.mean(one_draw(scheme, log_weights) != exact) < 1e-3
+
+
+@pytest.mark.parametrize("scheme", [pg.stratified, pg.residual, pg.multinomial], ids=lambda scheme: scheme.__name__)
+@many
+def test_shares_near_one_are_not_rounded_to_one(scheme, size):
+    expected = np.where(np.arange(size) % 2 == 0, 0.95, 1.05)
+    observed = np.bincount(one_draw(scheme, np.log(expected)), minlength=size)
+    for which in (0, 1):
+        assert_mean(observed[which::2], expected[which])
+
+
+def test_draws_are_finer_than_the_uniform_numbers_of_float32():
+    size = 10**6
+    observed = np.bincount(one_draw(pg.multinomial, np.zeros(size)), minlength=size)
+    # Of the 2²³ uniform numbers of float32, 8 fall into some particles' shares and 9 into others'.
+    numbers = np.bincount((np.arange(2**23) * size) >> 23, minlength=size)
+    for count in (8, 9):
+        assert_mean(observed[numbers == count], 1.0)
+
+
+@schemes
+@many
+def test_none_of_many_particles_without_weight_is_picked(scheme, size):
+    log_weights = weights_of(size)
+    assert np.all(np.isfinite(log_weights[one_draw(scheme, log_weights)]))
+
+
+@pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified, pg.residual], ids=lambda scheme: scheme.__name__)
+@many
+def test_many_equal_weights_give_every_particle_back_once(scheme, size):
+    np.testing.assert_array_equal(one_draw(scheme, np.full(size, -3.7)), np.arange(size))

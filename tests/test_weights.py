@@ -1,5 +1,6 @@
 """Weights: zero stays zero, NaN never spreads, and what fails is flagged."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,6 +133,12 @@ def test_diversity_counts_initial_particles_with_descendants():
     after = population([-INF, 0.0, -INF, -INF]).resample(jax.random.key(0), systematic, below=1.0)
     assert after.diversity == 1
     assert population([0.0, 0.0, 0.0]).diversity == 3
+
+
+def test_the_diversity_of_a_million_particles_is_counted_without_comparing_them_in_pairs():
+    ancestors = np.random.default_rng(0).integers(0, 10**6, 10**6, np.int32)
+    many = eqx.tree_at(lambda one: one.ancestors, population([0.0]), jnp.asarray(ancestors))
+    assert many.diversity == len(np.unique(ancestors))
 
 
 def test_the_mean_log_joint_ignores_particles_without_weight():

@@ -19,6 +19,7 @@ from popgibbs.moves import HMC, Metropolis, Weigh
 from popgibbs.probes import Draw, Findings, measure, padded_by_one
 from popgibbs.program import Site
 from popgibbs.proposals import Enumerated, Prior, Programmed
+from popgibbs.relabelling import check_shuffled
 from popgibbs.sampler import Sampler, initial_plan
 from popgibbs.state_space import StateSpaceModel, one_event
 from popgibbs.target import Summed, Target, by_name, latent_names, touched
@@ -52,6 +53,7 @@ def build(
     candidates = tuple(_candidate(block, target) for block in judged)
     if first is None:
         first_draws = _check_first_draws(blocks, target)
+        _check_exchangeable(blocks, target)
     elif (theirs := set(latent_names(first.sites))) == (ours := set(latent_names(sites))):
         first_draws = []
     else:
@@ -388,6 +390,20 @@ def _check_first_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
         draws.append(Draw(index, names, drawn, initial=True, step=_step_of(block)))
         drawn += names
     return _checked(draws, blocks, target)
+
+
+def _check_exchangeable(blocks: tuple[Block, ...], target: Target) -> None:
+    """Components that are shuffled are drawn together, each by itself, and first of their plate."""
+    first = dict(initial_plan(blocks))
+    drawn: tuple[str, ...] = ()
+    for index, block in enumerate(blocks):
+        names = first.get(index, ())
+        if block.exchangeable is not None:
+            if not names:
+                what = f"block '{block.label}': exchangeable='{block.exchangeable}'"
+                raise ValueError(f"{what} is about a first draw, but earlier blocks draw its sites; put it on those")
+            check_shuffled(block.label, block.first_kernel, target, names, drawn)
+        drawn += names
 
 
 def _updates(blocks: tuple[Block, ...], target: Target) -> list[Draw]:

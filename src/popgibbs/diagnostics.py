@@ -4,6 +4,8 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
+_ROUNDING = 1e-5  # of a log joint, relative: a hundred times the last digit of float32
+
 
 def combined_log_evidence(log_evidence: np.ndarray) -> np.ndarray:
     """log of the mean evidence over the populations of an instance (the last axis): the mean is what is unbiased."""
@@ -34,14 +36,19 @@ def mean_of(values: np.ndarray) -> dict[str, float]:
     return {"mean": mean, "se": error}
 
 
-def truth_rank_p_value(log_joint_draws: np.ndarray, log_joint_truth: np.ndarray) -> float:
+def truth_rank_p_value(log_joint_draws: np.ndarray, log_joint_truth: np.ndarray, generator: np.random.Generator) -> float:
     """The p-value of uniformity of the truth's rank among independent posterior draws.
 
     `log_joint_draws` has a row an instance and a column an independent draw. If the draws come from the posterior, the
     generating latents are exchangeable with them, so their rank by log p(x, z) is uniform, whatever the labels.
     """
     num_instances, num_draws = log_joint_draws.shape
-    ranks = np.sum(log_joint_draws < log_joint_truth[:, None], axis=1)
+    together = np.column_stack([log_joint_truth, log_joint_draws]).astype(float)
+    # Discrete latents coincide, and their log joints are equal up to rounding. The same small noise on all of them breaks
+    # such ties at random, and leaves what is exchangeable exchangeable.
+    noise = _ROUNDING * (1 + np.abs(together).max(axis=1, keepdims=True))
+    together += noise * generator.random(together.shape)
+    ranks = np.sum(together[:, 1:] < together[:, :1], axis=1)
     counts = np.bincount(ranks, minlength=num_draws + 1)
     return float(chisquare(counts, np.full(num_draws + 1, num_instances / (num_draws + 1))).pvalue)
 

@@ -56,8 +56,7 @@ class Population(eqx.Module):
     @property
     def diversity(self) -> Int[Array, ""]:
         """How many initial particles have descendants."""
-        present = self.ancestors[:, None] == jnp.arange(self.ancestors.shape[0])
-        return jnp.sum(jnp.any(present, axis=0))
+        return jnp.sum(jnp.zeros(self.ancestors.shape, bool).at[self.ancestors].set(True))
 
     def finite(self, sites: Sequence[str]) -> Bool[Array, " site"]:
         """Of each site, whether some particle's log-probability is a finite number."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -210,7 +210,10 @@ class Posterior:
         return extended
 
     def resampled(self, key: KeyLike) -> "Posterior":
-        """The same posterior with equal weights: each population resampled once."""
+        """The same posterior with equal weights: each population resampled once, in random order.
+
+        So the particle at any place is a draw by the weights.
+        """
         key = as_key(key)
         parts = []
         for part in self._parts:
@@ -283,7 +286,13 @@ class Posterior:
 @jax.vmap
 @jax.vmap
 def _resample(key: PRNGKey, population: Population) -> Population:
-    return population.resample(key, systematic, below=1.0)
+    population = population.resample(key, systematic, below=1.0)
+    # Systematic resampling keeps the order: the first place would nearly always fall to the first particles.
+    order = jax.random.permutation(fold_in(key, 1), population.ancestors.shape[0])
+    particles, log_weights, ancestors = jax.tree.map(
+        lambda leaf: leaf[order], (population.particles, population.log_weights, population.ancestors)
+    )
+    return replace(population, particles=particles, log_weights=log_weights, ancestors=ancestors)
 
 
 def _rows(samples: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:

@@ -126,7 +126,7 @@ def _first_block(
     latents: Values,
     fixed: Values | None,
 ) -> tuple[Values, Array]:
-    kernel: Kernel = sampler.blocks[index].kernel
+    kernel: Kernel = sampler.blocks[index].first_kernel
     # Only the sum of log q counts here, so a first draw need not split; an enumeration runs over elements even so.
     partition = sampler.partitions[index] if isinstance(kernel, Enumerated) else Partition(sampler.sites)
     conditional = Conditional(sampler.target(data), dict(latents), names, partition, initial=True)

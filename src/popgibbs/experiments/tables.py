@@ -122,7 +122,7 @@ def evaluate(
             "seed": seed,
         },
         "log_joint": _by_sweep(log_joint),
-        **_against_truth(experiment, apg, instances, truth, log_joint, resampled),
+        **_against_truth(experiment, apg, instances, truth, log_joint, resampled, seed),
         "log_evidence": mean_of(posterior.log_evidence),
         "ess": _by_block(posterior, posterior.ess),
         "acceptance": _by_block(posterior, posterior.acceptance),
@@ -136,7 +136,13 @@ def evaluate(
 
 
 def _against_truth(
-    experiment: Experiment, apg: APG, instances: Values, truth: Values, log_joint: np.ndarray, resampled: Posterior
+    experiment: Experiment,
+    apg: APG,
+    instances: Values,
+    truth: Values,
+    log_joint: np.ndarray,
+    resampled: Posterior,
+    seed: int,
 ) -> dict[str, Any]:
     """The log joint at the generating latents, the paired gap to it and the rank of the truth among the draws."""
     if experiment.generating is None:
@@ -144,9 +150,10 @@ def _against_truth(
     at_truth = log_joint_at(experiment, apg, instances, truth)
     # Ranks are uniform only where the model is the one that generated the instances.
     ranked = resampled.num_populations > 1 and experiment.is_generated
+    draws = resampled.log_joints[:, :, 0]  # one of each population: particles of the same one share ancestors
     return {
         "gap": _by_sweep(log_joint - at_truth[:, None]),
-        "truth_rank": truth_rank_p_value(resampled.log_joints[:, :, 0], at_truth) if ranked else None,
+        "truth_rank": truth_rank_p_value(draws, at_truth, np.random.default_rng(seed)) if ranked else None,
         "limit": mean_of(at_truth),
     }
 

@@ -36,12 +36,17 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     model = DeepMixture(decoder, noise=0.5 if variant == "wide" else NOISE)
     if variant in ("paper", "rws"):
         centres, points, move = paper.Centres(key=key_centres), paper.Points(key=key_points), Weigh()
+        exchangeable = None
     else:
         centres, points, move = proposals.Centres(), proposals.Points(key=key_points), Metropolis()
+        exchangeable = "clusters"
     return APG(
         model,
         data=DATA,
-        blocks=[Block("mu", proposal=centres, by="c", move=move), Block("c", "h", proposal=points, move=move)],
+        blocks=[
+            Block("mu", proposal=centres, by="c", move=move, exchangeable=exchangeable),
+            Block("c", "h", proposal=points, move=move),
+        ],
         example={"x": np.random.default_rng(0).normal(size=(8, 2))},
     )
 

@@ -34,12 +34,12 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     del size
     key_globals, key_assignments, key_first = jax.random.split(key, 3)
     paper = variant in ("paper", "rws")
-    first = Statistics(2, key=key_first) if paper else Seeded()
+    first, exchangeable = (Statistics(2, key=key_first), None) if paper else (Seeded(), "clusters")
     return APG(
         mixture,
         data=DATA,
         blocks=[
-            Block("tau", "mu", proposal=Globals(first, key=key_globals), by="c"),
+            Block("tau", "mu", proposal=Globals(first, key=key_globals), by="c", exchangeable=exchangeable),
             Block("c", proposal=Assignments(key=key_assignments), move=Weigh() if paper else Metropolis()),
         ],
         example={"x": np.random.default_rng(0).normal(size=(8, 2))},
