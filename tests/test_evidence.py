@@ -1,5 +1,7 @@
 """Proper weights: the evidence, and the evidence times weighted means, are unbiased after every block."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,8 @@ from oracles import (
     switch_log_evidence,
     switches,
 )
+from popgibbs.instances import Data, complete
+from popgibbs.sampler import run
 from popgibbs.weights import normalise
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -269,3 +273,100 @@ def test_evidence_of_the_public_posterior_is_that_of_the_algorithm():
     posterior = apg.sample(jax.random.key(0), instances, num_sweeps=1, num_particles=4, num_populations=5000)
     for estimates, instance in zip(posterior.log_evidence_by_sweep, instances, strict=True):
         assert_unbiased(estimates.T, chain_log_evidence(instance["x"]))
+
+
+# Every resampler, at every threshold ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified, pg.residual, pg.multinomial])
+def test_evidence_is_unbiased_for_every_resampler_and_threshold(scheme):
+    """Never, below half of the particles and always; the threshold is an input, so that each scheme compiles once."""
+    blocks = [pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)]
+    apg = pg.APG(chain, data={"x": "points"}, blocks=blocks, resample=scheme)
+    sampler, batch = apg.check({"x": X}), jax.tree.map(lambda leaf: leaf[None], complete({"x": X}, apg.axes))
+    key = jax.random.split(jax.random.key(3), 1)
+
+    def estimates(below):
+        options = {"num_sweeps": 2, "num_particles": 3, "num_populations": 6000}
+        return run(replace(sampler, resample_below=below), key, batch, **options)[1].log_evidence[:, 0]
+
+    by_threshold = jax.jit(jax.vmap(estimates))(jnp.array([0.0, 0.5, 1.0]))
+    for log_estimates in by_threshold:
+        assert_unbiased(log_estimates, chain_log_evidence(X))
+
+
+# Plates within plates, both padded ------------------------------------------------------------------------------------
+
+
+def grouped(x):
+    """m ~ N(0, 1), z_g ~ N(m, 1), x_gn ~ N(z_g, 1)."""
+    m = numpyro.sample("m", dist.Normal(0.0, 1.0))
+    with numpyro.plate("groups", x.shape[0], dim=-2):
+        z = numpyro.sample("z", dist.Normal(m, 1.0))
+        with numpyro.plate("points", x.shape[1], dim=-1):
+            numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+
+def near_m(data, latents, model):
+    real = data.mask["groups"]
+    pulled = jnp.mean(data["x"], axis=1, where=data.mask["points"]) if "z" not in latents else latents["z"][:, 0]
+    precision = 1.0 + jnp.sum(real) * (1.0 if "z" in latents else 0.7)
+    miss("m", jnp.sum(jnp.where(real, pulled, 0.0)) / precision, precision**-0.5, shift=0.2, stretch=1.1)
+
+
+def near_z_of_groups(data, latents, model):
+    count = jnp.sum(data.mask["points"])
+    total = jnp.sum(jnp.where(data.mask["points"], data["x"], 0.0), axis=1, keepdims=True)
+    miss("z", (latents["m"] + total) / (1.0 + count), (1.0 + count) ** -0.5, shift=0.15, stretch=1.05)
+
+
+def test_evidence_is_unbiased_where_two_nested_plates_are_padded():
+    x = np.array([[0.4, -0.3], [1.2, 0.9]], np.float32)
+    blocks = [pg.Block("m", proposal=near_m), pg.Block("z", proposal=near_z_of_groups)]
+    apg = pg.APG(grouped, data={"x": ("groups", "points")}, blocks=blocks)
+    sampler = apg.check({"x": x})
+    assert sampler.cannot_pad is None
+    assert sampler.partitions[1].plates == ("groups",)
+    padded = np.pad(x, ((0, 1), (0, 2)), mode="edge")
+    mask = {"groups": jnp.arange(3) < 2, "points": jnp.arange(4) < 2}
+    batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], Data({"x": padded}, mask))
+    options = {"num_sweeps": 2, "num_particles": 4, "num_populations": 10_000}
+    info = jax.jit(lambda: run(sampler, jax.random.split(jax.random.key(0), 1), batch, **options)[1])()
+    same_group = np.kron(np.eye(2), np.ones((2, 2)))
+    exact = stats.multivariate_normal(np.zeros(4), np.eye(4) + same_group + 1.0).logpdf(x.ravel())
+    assert_unbiased(info.log_evidence[:, 0], exact)
+
+
+# A discrete site of components ------------------------------------------------------------------------------------------
+
+
+PLACES = np.array([-1.0, 1.0])
+
+
+def switched(x):
+    """s_k ~ Bernoulli(0.3) turns a component by 1.5, c_n uniform, x_n ~ N(place of c_n, 1)."""
+    with numpyro.plate("clusters", 2):
+        s = numpyro.sample("s", dist.Bernoulli(0.3))
+    with numpyro.plate("points", x.shape[0]):
+        c = numpyro.sample("c", dist.Categorical(logits=jnp.zeros(2)))
+        numpyro.sample("x", dist.Normal((jnp.asarray(PLACES) + 1.5 * s)[c], 1.0), obs=x)
+
+
+def any_switch(data, latents, model):
+    numpyro.sample("s", dist.Bernoulli(jnp.array([0.4, 0.35])))
+
+
+def any_label(data, latents, model):
+    numpyro.sample("c", dist.Categorical(logits=jnp.stack([-0.5 * data["x"], 0.5 * data["x"]], axis=-1)))
+
+
+def test_evidence_is_unbiased_for_a_discrete_site_weighed_by_component(every_block):
+    x = np.array([-0.6, 0.3, 2.1], np.float32)
+    blocks = [pg.Block("s", proposal=any_switch, by="c"), pg.Block("c", proposal=any_label)]
+    apg = pg.APG(switched, data={"x": "points"}, blocks=blocks)
+    estimates = every_block(apg, {"x": x}, log_evidence, num_runs=NUM_RUNS, num_sweeps=2, num_particles=4)
+    assert apg.built.partitions[0].plates == ("clusters",)
+    states = [np.array(s) for s in np.ndindex(2, 2)]
+    likelihood = [np.prod(np.mean(stats.norm(PLACES + 1.5 * s, 1).pdf(x[:, None]), axis=1)) for s in states]
+    prior = [np.prod(np.where(s, 0.3, 0.7)) for s in states]
+    assert_unbiased(estimates, np.log(np.dot(prior, likelihood)))

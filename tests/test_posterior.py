@@ -265,7 +265,7 @@ def test_arviz_takes_more_populations_than_particles() -> None:
 # Real runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_extended_run_continues_the_first_exactly() -> None:
+def test_extended_run_continues_the_first_to_rounding() -> None:
     apg, key, instances = located_sampler(), jax.random.key(1), {"x": np.array([[0.3, 1.0], [-2.0, 0.1]])}
     budget = {"num_particles": 3, "num_populations": 2}
     short = apg.sample(key, instances, num_sweeps=1, **budget)
