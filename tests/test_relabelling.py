@@ -32,7 +32,7 @@ ESTIMATE = 1  # the sum over labellings is estimated beyond one component
 # The density of a shuffled draw -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_density_is_the_average_over_all_labellings(size):
     log_q = jnp.asarray(np.random.default_rng(size).normal(scale=3.0, size=(size, size)), jnp.float32)
     terms = [sum(log_q[m, k] for m, k in enumerate(order)) for order in permutations(range(size))]
@@ -167,9 +167,8 @@ def test_the_shipped_mixture_has_the_evidence_of_all_labellings(shipped):
     assert of_one - allowed < posterior.log_evidence[0] < of_all + allowed
 
 
-@pytest.mark.parametrize("up_to", [3, ESTIMATE], ids=["sum", "estimate"])
-def test_a_shuffled_draw_is_scored_as_it_was_drawn_and_reaches_every_labelling(shipped, monkeypatch, up_to):
-    monkeypatch.setattr(relabelling, "_EXACT_UP_TO", up_to)
+def test_a_shuffled_draw_is_scored_as_it_was_drawn_and_reaches_every_labelling(shipped, monkeypatch):
+    monkeypatch.setattr(relabelling, "_EXACT_UP_TO", ESTIMATE)  # unlike the sum, it changes with the labelling
     corners = np.repeat([[-8.0, 0.0], [8.0, -1.0], [0.0, 9.0]], 3, axis=0).astype(np.float32)
     data = complete({"x": corners}, shipped.axes)
 
@@ -232,8 +231,8 @@ def test_a_first_draw_whose_density_does_not_split_over_components_is_refused():
 
 def scaled(x):
     with numpyro.plate("clusters", 3):
-        tau = numpyro.sample("tau", dist.Gamma(2.0, 2.0))
-        numpyro.sample("mu", dist.Normal(0.0, tau**-0.5))
+        tau = numpyro.sample("tau", dist.LogNormal(0.0, 1.0))
+        numpyro.sample("mu", dist.Normal(0.0, tau))
     with numpyro.plate("points", x.shape[0]):
         numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x)
 
@@ -243,7 +242,7 @@ def test_components_are_shuffled_when_the_first_of_their_sites_are_drawn():
 
 
 def test_a_shuffled_draw_has_its_average_density_where_components_overlap():
-    proposed, prior = dist.Normal(jnp.array([-1.0, 0.0, 2.0]), 1.0), dist.Gamma(2.0, 2.0)
+    proposed, prior = dist.Normal(jnp.array([-1.0, 0.0, 2.0]), 1.0), dist.LogNormal(0.0, 1.0)
     apg = build(scaled, mu(draws(mu=proposed)), TAU)
     data = complete(EXAMPLE, apg.axes)
     latents, log_q = jax.jit(lambda key: draw_initial(key, apg.built, data))(jax.random.key(0))
