@@ -24,7 +24,10 @@ from popgibbs.statistics import spread_points
 from popgibbs.weights import normalise
 from refusals import EXAMPLE, C, build, draws, model, refused
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    pytest.mark.filterwarnings("ignore:block .mu.. its elements in the plate:UserWarning"),
+]
 
 ESTIMATE = 1  # the sum over labellings is estimated beyond one component
 
