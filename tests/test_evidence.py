@@ -1,5 +1,8 @@
 """Proper weights: the evidence, and the evidence times weighted means, are unbiased after every block."""
 
+from dataclasses import replace
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -278,11 +281,16 @@ def test_evidence_of_the_public_posterior_is_that_of_the_algorithm():
 # Every resampler, at every threshold ----------------------------------------------------------------------------------
 
 
+@cache
+def near_chain() -> pg.APG:
+    blocks = [pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)]
+    return pg.APG(chain, data={"x": "points"}, blocks=blocks, example={"x": X})
+
+
 @pytest.mark.parametrize("below", [0.0, 0.5, 1.0], ids=["never", "below half", "always"])
 @pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified, pg.residual, pg.multinomial])
 def test_evidence_is_unbiased_for_every_resampler_and_threshold(every_block, scheme, below):
-    blocks = [pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)]
-    apg = pg.APG(chain, data={"x": "points"}, blocks=blocks, resample=scheme, resample_below=below)
+    apg = near_chain().like(replace(near_chain().built, resampler=scheme, resample_below=below))
     estimates = every_block(apg, {"x": X}, log_evidence, num_runs=6000, num_sweeps=2, num_particles=3)
     assert_unbiased(estimates, chain_log_evidence(X))
 
