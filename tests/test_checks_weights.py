@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 
 import popgibbs as pg
-from popgibbs.instances import complete
+from popgibbs.data import complete
 from refusals import MU, NORMAL, TAU, C, build, draws, local, model, refused
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -15,13 +15,11 @@ from scipy.special import logsumexp
 import popgibbs as pg
 from models import AXES, located_sampler
 from oracles import assert_mean
-from popgibbs.elements import Partition
-from popgibbs.instances import Bucket, Data
-from popgibbs.population import Particle, Population
+from popgibbs.data import Bucket, Data
+from popgibbs.model import Particle, Partition, inspect
 from popgibbs.posterior import Part
-from popgibbs.program import inspect
-from popgibbs.runner import Runner
-from popgibbs.sampler import Info, Sampler
+from popgibbs.running import Runner
+from popgibbs.smc import Info, Population, Sampler
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

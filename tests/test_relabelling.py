@@ -14,14 +14,12 @@ from scipy.special import gammaln, logsumexp
 
 import popgibbs as pg
 from oracles import assert_mean, pair, pair_expectation, pair_posterior
-from popgibbs import relabelling
-from popgibbs.experiments import runs
-from popgibbs.experiments.gmm import GMM
-from popgibbs.instances import complete
-from popgibbs.relabelling import log_average_over_labellings
-from popgibbs.sampler import draw_initial, score_initial
+from popgibbs.data import complete
+from popgibbs.paper import runs
+from popgibbs.paper.gmm import GMM
+from popgibbs.proposals import log_average_over_labellings, relabelling
+from popgibbs.smc import draw_initial, normalise, score_initial
 from popgibbs.statistics import spread_points
-from popgibbs.weights import normalise
 from refusals import EXAMPLE, C, build, draws, model, refused
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

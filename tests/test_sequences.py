@@ -24,11 +24,9 @@ from oracles import (
     markov_posterior,
     walk_posterior,
 )
-from popgibbs.instances import Data, complete
-from popgibbs.objective import accumulate
-from popgibbs.sampler import initialise, run, update
-from popgibbs.sequences import draw_first, score_first
-from popgibbs.weights import normalise
+from popgibbs.data import Data, complete
+from popgibbs.smc import draw_first, initialise, normalise, run, score_first, update
+from popgibbs.training import accumulate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
