@@ -20,7 +20,7 @@ INSTANCES = [{"x": X}, {"x": X + 1}, {"x": -X}]
 
 @pytest.fixture(scope="module")
 def mixture(quick_compilation) -> pg.APG:
-    blocks = [pg.Block("mu", proposal=vague_means), pg.Block("c", proposal=vague_labels, move=pg.Metropolis())]
+    blocks = [pg.Block("mu", proposal=vague_means, by="c"), pg.Block("c", proposal=vague_labels, move=pg.Metropolis())]
     return pg.APG(pair, data={"x": "points"}, blocks=blocks, example={"x": X})
 
 
@@ -147,7 +147,8 @@ def impossible(x):
 
 def test_a_method_whose_weights_fail_is_not_ahead():
     apg = pg.APG(impossible, data={"x": "points"}, blocks=[pg.Block("z", proposal=pg.Prior())], example={"x": X})
-    table = pg.compare(KEY, apg, INSTANCES, leapfrog=(), num_sweeps=1, num_particles=4, progress=False).table
+    with pytest.warns(UserWarning, match="weights failed on 3 of 3 instances"):
+        table = pg.compare(KEY, apg, INSTANCES, leapfrog=(), num_sweeps=1, num_particles=4, progress=False).table
     assert table["failed"].tolist() == [3, 3, 3]
     assert (table["log_joint"] == -np.inf).all()
 

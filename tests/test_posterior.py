@@ -52,13 +52,15 @@ class Numbers:
         self.log_evidence = generator.normal(size=sweeps).astype(np.float32)
         self.ess = generator.uniform(3, 8, size=(*sweeps, 2)).astype(np.float32)
         self.acceptance = generator.uniform(size=(*sweeps, 2)).astype(np.float32)
+        self.impossible = np.zeros((*sweeps, 2), bool)
+        self.finite = np.ones((*sweeps, 4), bool)
         self.diversity = generator.integers(1, 8, sweeps, np.int32)
 
     def posterior(self) -> pg.Posterior:
         blocks = (pg.Block("a", proposal=pg.Prior()), pg.Block("z", "c", proposal=pg.Prior()))
         sites = inspect(model, {"x": np.zeros(3, np.float32)})
         partitions = (Partition(sites),) * 2
-        sampler = Sampler(model, blocks, None, sites, partitions, (None, None), pg.systematic, 1.0)
+        sampler = Sampler(model, blocks, None, sites, partitions, (None, None), pg.systematic, 1.0, None)
         runner = Runner(sampler=sampler, num_populations=self.shape[0], num_particles=self.shape[1], batch_size=100)
         return pg.Posterior(runner, [self.part([1, 3], 3), self.part([2, 0], 2)])
 
@@ -289,7 +291,8 @@ def impossible(x: jax.Array) -> None:
 def test_instance_whose_weights_all_fail_is_flagged_and_keeps_its_particles() -> None:
     apg = pg.APG(impossible, data=AXES, blocks=[pg.Block("a", proposal=pg.Prior())])
     instances = [np.array([0.5, 1.0]), np.array([0.5, 9.0])]
-    posterior = apg.sample(jax.random.key(0), instances, num_sweeps=1, num_particles=4, num_populations=2)
+    with pytest.warns(UserWarning, match=r"weights failed on 1 of 2 instances.*at instance 1 no first draw.*'bound'"):
+        posterior = apg.sample(jax.random.key(0), instances, num_sweeps=1, num_particles=4, num_populations=2)
     assert posterior.degenerate.tolist() == [False, True]
     assert np.all(np.isfinite(posterior[1]["a"]))
     assert np.isfinite(posterior.log_evidence[0])

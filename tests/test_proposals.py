@@ -92,7 +92,9 @@ def test_enumeration_of_two_sites_in_a_plate_is_their_exact_joint_conditional():
 
 def test_enumeration_of_one_site_in_a_plate_is_its_exact_conditional():
     apg = pg.APG(
-        pair, data={"x": "points"}, blocks=[pg.Block("mu", proposal=pg.Prior()), pg.Block("c", proposal=pg.Enumerated())]
+        pair,
+        data={"x": "points"},
+        blocks=[pg.Block("mu", proposal=pg.Prior(), by="c"), pg.Block("c", proposal=pg.Enumerated())],
     )
     mu = np.array([-0.5, 1.0])
     values, log_q, scored = draws(conditional_of(apg, 1, {"mu": jnp.asarray(mu), "c": jnp.zeros(3, int)}))

@@ -22,7 +22,10 @@ from popgibbs.smc import draw_initial, normalise, score_initial
 from popgibbs.statistics import spread_points
 from refusals import EXAMPLE, C, build, draws, model, refused
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    pytest.mark.filterwarnings("ignore:block .mu.. its elements in the plate:UserWarning"),
+]
 
 ESTIMATE = 1  # the sum over labellings is estimated beyond one component
 

@@ -226,7 +226,8 @@ def on_the_cliff() -> pg.Posterior:
     apg = pg.APG(cliff, data={"x": "points"}, blocks=[pg.Block("z", proposal=pg.Prior(), move=pg.Metropolis())])
     ends = [(-9.0, 9.0), (9.0, 99.0), (-9.0, -8.0), (-9.0, 0.0)]
     instances = [{"x": X[0]["x"], "low": np.float32(low), "high": np.float32(high)} for low, high in ends]
-    return apg.sample(KEY, instances, num_sweeps=2, num_particles=20)
+    with pytest.warns(UserWarning, match=r"weights failed on 3 of 4 instances.*at instance 1 no first draw.*'cliff'"):
+        return apg.sample(KEY, instances, num_sweeps=2, num_particles=20)
 
 
 def test_instances_whose_weights_fail_are_flagged_and_others_are_not():

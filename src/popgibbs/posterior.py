@@ -181,7 +181,9 @@ class Posterior:
             finite = self._info("finite")[failed[0], :, 0]
             sites = [site.name for i, site in enumerate(self._runner.sampler.sites) if not finite[:, i].any()]
             cause = (
-                f"no first draw had a finite log-probability of '{sites[0]}'" if sites else "no particle had weight left"
+                f"no first draw had a finite log-probability of '{sites[0]}'"
+                if sites
+                else "no particle had weight left, or a weight was not a number"
             )
             warnings.warn(
                 f"weights failed on {len(failed)} of {len(self)} instances, which are flagged in `degenerate` and must "
