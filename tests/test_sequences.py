@@ -465,6 +465,34 @@ def test_hmc_moves_every_step_of_positive_states():
     assert_mean(evidence[:, None] * (means - volatility_means(x)), 0.0)
 
 
+class Alone(Walk):
+    """States without global variables."""
+
+    def globals(self):
+        return None
+
+    def initial(self, globals):
+        return dist.Normal(0.0, 1.0)
+
+    def transition(self, previous, globals):
+        return dist.Normal(PULL * previous, STEP_SCALE)
+
+    def emission(self, state, globals):
+        return dist.Normal(state, NOISE_SCALE)
+
+
+def test_a_sequence_needs_no_globals():
+    apg = pg.APG(Alone(), data={"x": "time"}, blocks=[pg.SequenceBlock("z", proposal=pg.Prior(), move=pg.Metropolis())])
+    posterior = apg.sample(jax.random.key(0), [{"x": X}], num_sweeps=2, num_particles=5, num_populations=3000)
+    chain = PULL ** np.abs(np.subtract.outer(np.arange(4), np.arange(4)))
+    variance = [1.0]
+    for _ in range(3):
+        variance.append(PULL**2 * variance[-1] + STEP_SCALE**2)
+    covariance = chain * np.minimum.outer(np.arange(4), np.arange(4)).choose(variance)
+    exact = stats.multivariate_normal(np.zeros(4), covariance + NOISE_SCALE**2 * np.eye(4)).logpdf(X)
+    assert_mean(np.exp(posterior.log_evidence_by_sweep[0].astype(np.float64) - exact), 1.0)
+
+
 class Bounded(Volatility):
     def transition(self, previous, globals):
         return dist.Uniform(0.0, 2 * previous)

@@ -13,7 +13,7 @@ import optax
 from popgibbs._arguments import as_key, whole_number
 from popgibbs._typing import KeyLike, Model, ModelLearns, PRNGKey, Resampler, Tracker, Values
 from popgibbs.building import build
-from popgibbs.data import Finite, Simulated, Source, as_instances, into_buckets, parse_axes
+from popgibbs.data import Finite, Simulated, Source, as_instances, into_buckets, largest, parse_axes
 from popgibbs.model import TRACING
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
@@ -81,6 +81,16 @@ class APG:
         (values,) = as_instances([instance], self.axes)
         first = None if self.initial is None else self.initial.check(values)
         return build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
+
+    def _check_padding(self, sampler: Sampler, is_padded: bool, instances: Sequence[Values]) -> None:
+        """Refuse to pad where that would change a number."""
+        if not is_padded:
+            return
+        if sampler.small_example:  # on few elements padding may change nothing that it changes on more
+            with TRACING:
+                sampler = self._build(largest(instances, self.axes))
+        if sampler.cannot_pad:
+            raise ValueError(f"instances of different sizes are padded to one, but {sampler.cannot_pad}")
 
     @property
     def built(self) -> Sampler:
@@ -166,8 +176,8 @@ class APG:
             at_once=None if at_once is None else whole_number("at_once", at_once),
         )
         source, listed = self._source(key, instances)
-        sampler = self.check(listed[0])
-        _check_padding(sampler, source.is_padded)
+        sampler = self.check(largest(listed, self.axes))
+        self._check_padding(sampler, source.is_padded, listed)
         with ExitStack() as stack:
             saved = None
             if checkpoints is not None:
@@ -236,13 +246,13 @@ class APG:
         num_populations = whole_number("num_populations", num_populations, 1)
         batch_size = whole_number("batch_size", batch_size, 1)
         listed = as_instances(instances, self.axes)
-        sampler = self.check(listed[0])
+        sampler = self.check(largest(listed, self.axes))
         runner = Runner(
             sampler=sampler, num_particles=num_particles, num_populations=num_populations, batch_size=batch_size
         )
         with sampling_progress(len(listed)) if progress else nullcontext() as report:
             buckets = into_buckets(listed, self.axes)
-            _check_padding(sampler, any(bucket.is_padded for bucket in buckets))
+            self._check_padding(sampler, any(bucket.is_padded for bucket in buckets), listed)
             parts = [Part(bucket, *runner.begin(key, bucket, num_sweeps, report)) for bucket in buckets]
         posterior = Posterior(runner, parts)
         posterior.warn()
@@ -266,11 +276,6 @@ class APG:
         found = read(directory, step)
         restored = from_names(found.sampler, {SAMPLER: arrays}, str(found.path), widen=True)[SAMPLER]
         return self.like(eqx.combine(restored, static))
-
-
-def _check_padding(sampler: Sampler, is_padded: bool) -> None:
-    if is_padded and sampler.cannot_pad:
-        raise ValueError(f"instances of different sizes are padded to one, but {sampler.cannot_pad}")
 
 
 def _told(instances: Sequence[Values]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpyro.ops.provenance import eval_provenance
 
@@ -47,7 +48,9 @@ def build(
         raise ValueError(f"resample_below={resample_below} is a fraction of the particles: it lies between 0 and 1")
     _check_shared_arrays(model, (*blocks, *(first.blocks if first else ())))
     _check_signature(model, example)
+    is_small = min(complete(example, axes).sizes, default=_MIN_SIZE) < _MIN_SIZE
     example, cannot_pad = _enlarged(model, example, axes)
+    example = {name: jnp.asarray(value) for name, value in example.items()}  # as models see them
     sites = _inspect(model, example)
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or _check_plates(target, axes) or _fails_padded(target, axes)
@@ -85,6 +88,8 @@ def build(
         summed=tuple(summed),
         resampler=resampler,
         resample_below=resample_below,
+        unproved=tuple(i for i, block in enumerate(blocks) if not partitions[i].whole and not findings.proved[i]),
+        small_example=is_small,
         cannot_pad=cannot_pad or _found_padding(findings, blocks) or (first.cannot_pad if first else None),
     )
 
@@ -123,7 +128,7 @@ def _enlarged(model: Any, example: Values, axes: Axes) -> tuple[Values, str | No
 def _fails(model: Any, values: Values) -> str | None:
     """Why a model does not run on an instance."""
     try:
-        program.abstract_sites(lambda: model(**values))
+        program.abstract_sites(lambda: model(**{name: jnp.asarray(value) for name, value in values.items()}))
     except Exception as error:
         return _first_line(error)
     return None

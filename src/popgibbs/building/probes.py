@@ -69,6 +69,7 @@ class Findings(NamedTuple):
     padding_of_sites: dict[str, bool]  # by site of the model
     padding_of_proposals: dict[Draw, bool]
     independent: dict[int, dict[str, bool]]  # by block and factor
+    proved: dict[int, bool]  # by block: independent by the program itself, not by probing alone
     proposal_splits: dict[int, bool]  # by block
     inside_model: dict[Draw, dict[str, bool]]  # draws of the proposal lie in the model's support
     inside_proposal: dict[Draw, dict[str, bool]]  # and the other way round
@@ -118,8 +119,9 @@ def measure(
     return Findings(
         padding_of_sites=sites,
         padding_of_proposals=dict(zip(draws, proposals, strict=True)),
-        independent={i: factors for i, (factors, _) in probed.items()},
-        proposal_splits={i: splits for i, (_, splits) in probed.items()},
+        independent={i: found[0] for i, found in probed.items()},
+        proved={i: bool(found[1]) for i, found in probed.items()},
+        proposal_splits={i: found[2] for i, found in probed.items()},
         inside_model={draw: found[0] for draw, found in zip(draws, supports, strict=True)},
         inside_proposal={draw: found[1] for draw, found in zip(draws, supports, strict=True)},
         never_impossible=dict(zip(weighed, possible, strict=True)),
@@ -175,8 +177,8 @@ def _proposal_keeps(
 
 def _probe_elements(
     target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
-) -> tuple[dict[str, Any], Any]:
-    """Whether the block's factors, by name, and its proposal split over the elements of the partition."""
+) -> tuple[dict[str, Any], bool, Any]:
+    """Whether the block's factors, by name, split over elements; whether all by proof; whether its proposal does."""
     states, others = _states(target, block, partition, key, many)
     first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
     own = {name: many[name][0] for name in block.sites}
@@ -193,7 +195,7 @@ def _probe_elements(
     proved = _proved(first, first.log_probs, own)
     factors = {name: jnp.ones((), bool) if name in proved else splits(name) for name in first.factors}
     if not isinstance(block.kernel, Programmed):
-        return factors, True
+        return factors, proved == set(factors), True
 
     def log_q(values: Values) -> Values:
         scored = program.evaluate(first.bind(block.proposal), key, {**first.given, **values})[1]
@@ -201,10 +203,14 @@ def _probe_elements(
 
     shapes = jax.eval_shape(lambda: (log_q(own), first.log_probs(own)))
     if any(shapes[0][name].shape != shapes[1][name].shape for name in block.sites):
-        return factors, False
+        return factors, proved == set(factors), False
     if _proved(first, log_q, own) == set(block.sites):
-        return factors, True
-    return factors, holds(lambda conditional, values: block.kernel.score(key, conditional, values))
+        return factors, proved == set(factors), True
+    return (
+        factors,
+        proved == set(factors),
+        holds(lambda conditional, values: block.kernel.score(key, conditional, values)),
+    )
 
 
 def _proved(conditional: Conditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:

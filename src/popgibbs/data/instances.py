@@ -32,6 +32,11 @@ class Data(eqx.Module):
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many elements each declared plate has."""
+        return [mask.shape[0] for mask in self.mask.values()]
+
     def __contains__(self, name: object) -> bool:
         return name in self.values
 
@@ -147,6 +152,11 @@ def _checked(instance: Mapping[str, Any], axes: Axes, where: str) -> Values:
     checked = {name: _canonical(_array(value, named[name]), named[name]) for name, value in instance.items()}
     _sizes(checked, axes, where)
     return checked
+
+
+def largest(instances: Sequence[Values], axes: Axes) -> Values:
+    """The instance with the most elements, which shows the most about a model."""
+    return max(instances, key=lambda instance: sum(np.size(instance[name]) for name in axes))
 
 
 def _sizes(values: Mapping[str, Any], axes: Axes, where: str) -> dict[str, int]:

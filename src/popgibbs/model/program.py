@@ -38,8 +38,15 @@ class _Imputed(Messenger):
     them. With their own density they integrate to one, and since nothing depends on them they change nothing else.
     """
 
+    def __init__(self, program: Program):
+        super().__init__(program)
+        self.observed: set[str] = set()
+
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"].endswith(_IMPUTED):
+        if msg["type"] != "sample":
+            return
+        self.observed.add(msg["name"].removesuffix("_observed"))  # the sibling that comes just before
+        if msg["name"].endswith(_IMPUTED) and msg["name"].removesuffix(_IMPUTED) in self.observed:
             while isinstance(msg["fn"], MaskedDistribution):
                 msg["fn"] = msg["fn"].base_dist
 
@@ -114,7 +121,15 @@ def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None =
 def unconstrain(program: Program, values: Values, names: tuple[str, ...]) -> Values:
     """The values of the named sites on the real line."""
     sites = raw_sites(program, jax.random.key(0), values)
-    return {name: biject_to(sites[name]["fn"].support).inv(values[name]) for name in names}
+
+    def inverse(name: str) -> Any:
+        support = sites[name]["fn"].support
+        try:
+            return biject_to(support).inv(values[name])
+        except NotImplementedError:
+            raise ValueError(f"HMC cannot move '{name}': no bijection is known from the reals to {support}") from None
+
+    return {name: inverse(name) for name in names}
 
 
 def constrain(program: Program, values: Values, position: Values) -> tuple[Values, LogProbs]:

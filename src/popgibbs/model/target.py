@@ -12,7 +12,7 @@ from jax.lax import stop_gradient
 from popgibbs._typing import Elements, LogProbs, Mask, Values
 from popgibbs.data import Data
 from popgibbs.model.partition import Partition
-from popgibbs.model.program import Program, Site, evaluate, expand, masked
+from popgibbs.model.program import Program, Site, evaluate, expand, finite_support, masked, raw_sites
 
 
 class Target(eqx.Module):
@@ -114,8 +114,9 @@ class Conditional(eqx.Module):
     @property
     def supports(self) -> list[tuple[int, ...]]:
         """The values of each of the block's sites, where they are finite."""
-        sites = by_name(self.target.sites)
-        return [sites[name].support or () for name in self.names]
+        # Of this instance: their number may depend on the size of an array.
+        sites = raw_sites(self.target.program, jax.random.key(0), self.given)
+        return [finite_support(sites[name]["fn"]) or () for name in self.names]
 
     def lay(self, elements: jax.Array, name: str) -> jax.Array:
         """One number for each element as the value of a site."""

@@ -44,7 +44,10 @@ class Enumerated(eqx.Module):
         return {name: jnp.array(column) for name, column in zip(conditional.names, joint, strict=True)}
 
     def _log_conditional(self, conditional: AnyConditional) -> Float[Array, "element joint"]:
-        return jax.nn.log_softmax(self._log_joint(conditional), axis=-1)
+        log_joint = self._log_joint(conditional)
+        # Where every value is impossible any will do: the particle has no weight.
+        possible = jnp.max(log_joint, axis=-1, keepdims=True) != -jnp.inf
+        return jax.nn.log_softmax(jnp.where(possible, log_joint, 0.0), axis=-1)
 
     def _log_joint(self, conditional: AnyConditional) -> Float[Array, "element joint"]:
         size = conditional.real.shape

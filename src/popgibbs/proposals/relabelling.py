@@ -17,6 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import stop_gradient
 from jax.random import fold_in
 from jaxtyping import Array, Float, Int
 
@@ -86,6 +87,11 @@ def log_average_over_labellings(log_q: Float[Array, "place component"]) -> Float
     # A density of zero as a finite number, because sums of zeros have no gradient.
     log_q = jnp.maximum(log_q, -1e30)
     if size > _EXACT_UP_TO:
+        # Places that could hold few of the values choose first: a broad one would take what only a narrow one can have
+        # drawn. The order may depend on the values, but not on which place holds which.
+        chances = jax.nn.softmax(stop_gradient(log_q), axis=-1)
+        order = jnp.argsort(-jnp.sum(chances * jnp.log(jnp.maximum(chances, 1e-30)), axis=-1))
+        log_q = log_q[order][:, order]
         remaining = jnp.where(jnp.arange(size) >= jnp.arange(size)[:, None], log_q, -jnp.inf)
         return jnp.sum(jax.nn.logsumexp(remaining, axis=-1)) - lgamma(size + 1)
     # Over the sets of values that the first places can take, each from those with one value less.

@@ -62,7 +62,7 @@ class Runner:
             # Waiting lets Ctrl-C through, which copying to the host does not.
             after, info, errors = jax.device_get(jax.block_until_ready(call(keys, data, before)))
             parts.append((jax.tree.map(lambda a: a[:real], after), jax.tree.map(lambda a: a[:, :real], info)))  # noqa: B023
-            check_carried(self.sampler, bucket.indices[rows], data, after, errors)
+            check_carried(self.sampler, bucket.indices[rows], data, after, np.maximum(errors, info.stale.max(axis=0)))
             if report is not None:
                 report(real)
         populations, infos = zip(*parts, strict=True)

@@ -18,12 +18,14 @@ from popgibbs.smc.sampler import (
     update,
 )
 from popgibbs.smc.sequences import Walk, at_step, draw_first, score_first, score_walk
+from popgibbs.smc.staleness import disagreement
 from popgibbs.smc.weights import degenerate, effective_share, ess, log_mean_exp, normalise, proper, weighted_sum
 
 __all__ = [
     "at_step",
     "Block",
     "degenerate",
+    "disagreement",
     "draw_first",
     "draw_initial",
     "effective_share",

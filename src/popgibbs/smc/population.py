@@ -18,6 +18,7 @@ class Report(NamedTuple):
     ess: Array
     acceptance: Array
     impossible: Array  # whether a particle that had weight lost all of it
+    stale: Array  # by site: the disagreement of carried and fresh log-probabilities, where it is not zero by construction
 
 
 class Population(eqx.Module):
@@ -58,7 +59,7 @@ class Population(eqx.Module):
     def weigh(self, particles: Any, log_v: Float[Array, " particle"]) -> "Population":
         """The moved particles, their weights multiplied by v. A zero or failed weight stays zero."""
         log_weights = jnp.where(self.log_weights > -jnp.inf, self.log_weights + proper(log_v), -jnp.inf)
-        failed = degenerate(log_weights) | jnp.any(jnp.isnan(log_v))
+        failed = degenerate(log_weights) | jnp.any(jnp.isnan(log_v) & (self.log_weights > -jnp.inf))
         return Population(particles, log_weights, self.log_evidence, self.ancestors, self.degenerate | failed)
 
     def resample(self, key: PRNGKey, scheme: Resampler, below: float | Array) -> "Population":

@@ -21,6 +21,7 @@ from popgibbs.proposals import Enumerated, Kernel
 from popgibbs.smc.blocks import Block, SequenceBlock
 from popgibbs.smc.population import Population, Report
 from popgibbs.smc.sequences import Walk, block_keys, draw_first, score_first, walk
+from popgibbs.smc.staleness import disagreement
 from popgibbs.smc.weights import ess
 
 
@@ -35,6 +36,8 @@ class Sampler(eqx.Module):
     summed: tuple[Summed | None, ...] = eqx.field(static=True)  # the sites that each block's move sums out
     resampler: Resampler = eqx.field(static=True)
     resample_below: float = eqx.field(static=True)
+    unproved: tuple[int, ...] = eqx.field(static=True)  # blocks that split although independence was only probed
+    small_example: bool = eqx.field(static=True)  # too small to show what padding does
     cannot_pad: str | None = eqx.field(static=True)  # why instances of several sizes are refused, if they are
 
     def target(self, data: Data) -> Target:
@@ -75,6 +78,7 @@ class Info(NamedTuple):
     ess: Array  # by block
     acceptance: Array  # by block
     impossible: Array  # by block: whether a particle that had weight lost all of it, which biases what is weighed
+    stale: Array  # by site: how far carried log-probabilities were from fresh ones, in units of what rounding explains
     diversity: Array  # initial particles that still have descendants
     finite: Array  # by site: whether some particle's log-probability is finite
 
@@ -189,9 +193,10 @@ def update(
         conditional = sampler.conditional(index, data, particle.latents)
         moved, log_v, info = block.move(key_draw, key_accept, block.kernel, conditional, particle)
         acceptance = jnp.sum(jnp.where(conditional.real, info.accepted, 0.0)) / jnp.sum(conditional.real)
-        return moved, jnp.sum(log_v), info, acceptance
+        return moved, jnp.sum(log_v), info, acceptance, _stale(sampler, index, conditional, moved)
 
-    moved, log_v, info, acceptance = jax.vmap(move)(keys, keys_accept, population.particles)
+    moved, log_v, info, acceptance, stale = jax.vmap(move)(keys, keys_accept, population.particles)
+    stale = jnp.max(jnp.where(population.log_weights[:, None] > -jnp.inf, stale, 0.0), axis=0)
     event = Event(
         keys=keys,
         latents=population.particles.latents,
@@ -201,7 +206,19 @@ def update(
     )
     impossible = population.loses_weight(log_v)
     population = population.weigh(moved, log_v)
-    return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible)
+    return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible, stale)
+
+
+def _stale(sampler: Sampler, index: int, conditional: Conditional, moved: Particle) -> Array:
+    """By site: whether elements that were accepted one by one left the log-probabilities of others as they were.
+
+    A block that is weighed or accepted as a whole computes all of its factors, so there is nothing to compare.
+    """
+    if index not in sampler.unproved:
+        return jnp.zeros(len(sampler.sites))
+    fresh = conditional.log_probs({name: moved.latents[name] for name in conditional.names})
+    found = {name: jnp.max(disagreement(moved.log_probs[name], fresh[name])) for name in fresh}
+    return jnp.stack([found.get(site.name, jnp.zeros(())) for site in sampler.sites])
 
 
 def run(
@@ -224,7 +241,12 @@ def run(
     keys, batch = _rows(keys, batch, num_populations)
     population, event = over_rows(initialise, 0, None, 0, None)(_folded(keys, 0), sampler, batch, num_particles)
     carry = observe(carry, sampler, None, batch, event)
-    start = Report(jax.vmap(ess)(population.log_weights), jnp.ones(keys.shape), jnp.zeros(keys.shape, bool))
+    start = Report(
+        jax.vmap(ess)(population.log_weights),
+        jnp.ones(keys.shape),
+        jnp.zeros(keys.shape, bool),
+        jnp.zeros((*keys.shape, len(sampler.sites))),
+    )
     reports = [start] * len(sampler.blocks)
     first = _info(sampler, population, reports)
     population, rest, carry = _sweeps(sampler, keys, batch, population, 1, num_sweeps, observe, carry)
@@ -333,6 +355,7 @@ def _info(sampler: Sampler, population: Population, reports: list[Report]) -> In
         ess=by_block.ess,
         acceptance=by_block.acceptance,
         impossible=by_block.impossible,
+        stale=jnp.max(by_block.stale, axis=-1),
         diversity=jax.vmap(lambda p: p.diversity)(population),
         finite=jax.vmap(lambda p: p.finite([site.name for site in sampler.sites]))(population),
     )

@@ -179,7 +179,7 @@ def walk(
         impossible = moment.is_real & population.loses_weight(log_v)
         population = population.weigh(onward, jnp.where(moment.is_real, log_v, 0.0))
         log_probs = {site: jnp.where(moment.is_real, moved.log_probs[site], 0.0) for site in (name, observed)}
-        report = Report(ess(population.log_weights), jnp.mean(info.accepted), impossible)
+        report = (ess(population.log_weights), jnp.mean(info.accepted), impossible)
         return population, ((walkers.place, (state, log_probs)), seen, report)
 
     moments = _moments(sequence)
@@ -194,12 +194,15 @@ def walk(
     event = Walk(seen, shared, moved.latents, walked.log_weights)
     size, acceptance = (jnp.sum(jnp.where(sequence.real, by_step, 0.0)) for by_step in reports[:2])
     num_real = jnp.sum(sequence.real)
-    return _with(walked, moved), event, Report(size / num_real, acceptance / num_real, jnp.any(reports.impossible))
+    nothing_stale = jnp.zeros(len(particles.log_probs))  # a step accepts or rejects all of its factors together
+    report = Report(size / num_real, acceptance / num_real, jnp.any(reports[2]), nothing_stale)
+    return _with(walked, moved), event, report
 
 
 def score_walk(sequence: Sequence, kernel: Kernel, event: Walk) -> Array:
     """log q of every proposed state, (step, particle), as a function of the proposal's arrays: all steps at once."""
-    prepared = _steps_first(jax.vmap(sequence.prepared)(event.shared))
+    num_particles = event.log_weights.shape[0]
+    prepared = _steps_first(jax.vmap(sequence.prepared, axis_size=num_particles)(event.shared))
 
     def one_step(moment: Moment, prepared: Any, seen: Seen) -> Array:
         def one(seen: Seen) -> Array:
@@ -228,7 +231,8 @@ def _moments(sequence: Sequence) -> Moment:
 def _given(sequence: Sequence, moments: Moment, particles: Particle, shared: Any) -> Given:
     """All steps, with the axes (step, particle, ...)."""
     name, observed = sequence.model.state, sequence.model.observed
-    prepared = jax.vmap(sequence.prepared)(shared)
+    num_particles = particles.latents[name].shape[0]
+    prepared = jax.vmap(sequence.prepared, axis_size=num_particles)(shared)
     states, log_states, log_observed, prepared = _steps_first(
         (particles.latents[name], particles.log_probs[name], particles.log_probs[observed], prepared)
     )
