@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 
 # beartype reads typing.Self only on classes that it decorates itself (families); the others hold NumPy arrays under the
 # names of JAX's.
-UNCHECKED = ("apg", "building.checks", "data.instances", "paper", "statistics.families")
+UNCHECKED = ("apg", "building.factory", "building.data_rules", "data.instances", "paper", "statistics.families")
 
 package = find_spec("popgibbs")
 assert package is not None

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from popgibbs.apg import APG
-from popgibbs.cli import main as cli
+from popgibbs.cli import commands as cli
 from popgibbs.paper.dmm import DMM
 from popgibbs.paper.gmm import GMM
 from popgibbs.posterior import Posterior
@@ -231,7 +231,7 @@ def test_instances_that_the_deep_mixture_cannot_take_are_told_in_one_sentence(ru
 
 def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_path, monkeypatch):
     (tmp_path / "default").symlink_to(DMM.shipped / "default")
-    monkeypatch.setattr("popgibbs.cli.main.EXPERIMENTS", {"dmm": replace(DMM, shipped=tmp_path)})
+    monkeypatch.setattr("popgibbs.cli.commands.EXPERIMENTS", {"dmm": replace(DMM, shipped=tmp_path)})
     monkeypatch.setattr("popgibbs.paper.plots.pictures.SHOWN", (1, 2))
     budget = ["--instances", 2, "--points", 12, "--num-sweeps", 1, "--num-particles", 2]
     code, text, err = run("evaluate", "dmm", *budget, "--figure", tmp_path / "samples.png", "--json")

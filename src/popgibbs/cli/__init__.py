@@ -1,5 +1,5 @@
 """The command line."""
 
-from popgibbs.cli.main import main
+from popgibbs.cli.commands import main
 
 __all__ = ["main"]
