@@ -19,28 +19,28 @@ LONG_STEP = 5.0  # seconds, beside which it does not matter what the first step 
 
 def popgibbs_gmm_step() -> Made:
     """The paper's mixture sampler."""
-    from popgibbs.experiments.gmm import GMM
+    from popgibbs.paper.gmm import GMM
 
     return _popgibbs(GMM, PLANE, size={"points": 60}, num_sweeps=4)
 
 
 def popgibbs_dmm_step() -> Made:
     """The paper's deep-mixture sampler."""
-    from popgibbs.experiments.dmm import DMM
+    from popgibbs.paper.dmm import DMM
 
     return _popgibbs(DMM, PLANE, size={"points": 200}, num_sweeps=7, at_once=5)
 
 
 def popgibbs_bmnist_step() -> Made:
     """The paper's sampler of bouncing digits."""
-    from popgibbs.experiments.bmnist import BMNIST
+    from popgibbs.paper.bmnist import BMNIST
 
     return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 10}, num_sweeps=VIDEO_SWEEPS, at_once=1)
 
 
 def popgibbs_bmnist_step_of_twice_the_frames() -> Made:
     """The same with 20 frames."""
-    from popgibbs.experiments.bmnist import BMNIST
+    from popgibbs.paper.bmnist import BMNIST
 
     return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 20}, num_sweeps=VIDEO_SWEEPS, at_once=1)
 
@@ -56,7 +56,7 @@ def _popgibbs(
     jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
     import optax
 
-    from popgibbs.instances import complete
+    from popgibbs.data import complete
     from popgibbs.training import Budget, Step, start
 
     apg = experiment.build("paper", jax.random.key(0), size)
@@ -96,7 +96,7 @@ def coix_dmm_step_unrolled() -> Made:
 
 def _coix_gmm(unrolled: bool) -> Made:
     from benchmarks import peer_coix_gmm
-    from popgibbs.experiments.gmm import GMM
+    from popgibbs.paper.gmm import GMM
 
     x = _batch(GMM, PLANE, {"points": 60})["x"]
     return _coix(partial(peer_coix_gmm.parts, PARTICLES), peer_coix_gmm, x, num_sweeps=4, unrolled=unrolled)
@@ -104,7 +104,7 @@ def _coix_gmm(unrolled: bool) -> Made:
 
 def _coix_dmm(unrolled: bool) -> Made:
     from benchmarks import peer_coix_dmm
-    from popgibbs.experiments.dmm import DMM
+    from popgibbs.paper.dmm import DMM
 
     x = _batch(DMM, PLANE, {"points": 200})["x"]
     return _coix(partial(peer_coix_dmm.parts, PARTICLES), peer_coix_dmm, x, num_sweeps=7, unrolled=unrolled)
@@ -122,7 +122,7 @@ def coix_bmnist_step_with_our_images() -> Made:
 
 def _coix_bmnist(own_images: bool) -> Made:
     from benchmarks import peer_coix_bmnist
-    from popgibbs.experiments.bmnist import BMNIST
+    from popgibbs.paper.bmnist import BMNIST
 
     frames = 10
     x = _batch(BMNIST, VIDEOS, {"digits": peer_coix_bmnist.NUM_DIGITS, "frames": frames})["frames"]

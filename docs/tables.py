@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from popgibbs.reproduction.pages import heading, overview_table, settings_table
+from popgibbs.paper.reproduction.pages import heading, overview_table, settings_table
 
 ROOT = Path(__file__).parents[1]
 PLACE = re.compile(r"<!-- results: (\w+)( \w+)? -->.*?<!-- end -->", flags=re.DOTALL)

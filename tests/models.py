@@ -10,10 +10,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 import popgibbs as pg
-from popgibbs.instances import Data
+from popgibbs._typing import Values
+from popgibbs.data import Data
 from popgibbs.moves import Move
 from popgibbs.statistics import mean_pool, pool
-from popgibbs.typing import Values
 
 AXES: dict[str, tuple[str | None, ...]] = {"x": ("points",)}
 

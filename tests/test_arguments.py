@@ -10,7 +10,7 @@ import pytest
 
 import popgibbs as pg
 from models import located_sampler
-from popgibbs.arguments import as_key, whole_number
+from popgibbs._arguments import as_key, whole_number
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

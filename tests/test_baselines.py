@@ -9,7 +9,7 @@ import pytest
 import popgibbs as pg
 from models import vague_labels, vague_means
 from oracles import assert_mean, chain, pair, pair_posterior
-from popgibbs.comparison import matched
+from popgibbs.evaluation import matched
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import ndimage, signal
 
-from popgibbs.experiments.bmnist.data import SPEED, simulate
-from popgibbs.experiments.bmnist.images import (
+from popgibbs.paper.bmnist.data import SPEED, simulate
+from popgibbs.paper.bmnist.images import (
     CANVAS,
     DIGIT,
     RANGE,

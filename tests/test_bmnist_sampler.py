@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from numpyro.handlers import seed, trace
 
-from popgibbs.experiments import bmnist
-from popgibbs.experiments.bmnist import BMNIST, check, check_size, mean_digit
-from popgibbs.experiments.bmnist.data import Digits, digits
-from popgibbs.experiments.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved, places, to_position
-from popgibbs.experiments.bmnist.model import CODE, BouncingDigits
-from popgibbs.experiments.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What, _as_far_as_it_helps
-from popgibbs.experiments.experiment import Film
-from popgibbs.experiments.tables import evaluate, held_out
-from popgibbs.films import NUM_SHOWN, strip
-from popgibbs.instances import Data, complete
-from popgibbs.pictures import save_samples
+from popgibbs.data import Data, complete
+from popgibbs.paper import bmnist
+from popgibbs.paper.bmnist import BMNIST, check, check_size, mean_digit
+from popgibbs.paper.bmnist.data import Digits, digits
+from popgibbs.paper.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved, places, to_position
+from popgibbs.paper.bmnist.model import CODE, BouncingDigits
+from popgibbs.paper.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What, _as_far_as_it_helps
+from popgibbs.paper.experiment import Film
+from popgibbs.paper.plots.films import NUM_SHOWN, strip
+from popgibbs.paper.plots.pictures import save_samples
+from popgibbs.paper.tables import evaluate, held_out
 from popgibbs.statistics import pool
 
 KEY = jax.random.key(0)

@@ -20,9 +20,10 @@ import tensorstore
 
 import popgibbs as pg
 from models import Location, located_sampler
-from popgibbs import checkpoint
-from popgibbs.checkpoint import (
+from popgibbs.paper.gmm import GMM
+from popgibbs.training import (
     Checkpoints,
+    checkpoint,
     export,
     fingerprint,
     from_names,
@@ -32,7 +33,6 @@ from popgibbs.checkpoint import (
     to_names,
     versions,
 )
-from popgibbs.experiments.gmm import GMM
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -130,6 +130,21 @@ def test_an_array_whose_axis_is_not_declared_is_named(size: int) -> None:
     assert f"axis 0 of 'w' has {size} elements like the plate 'points'" in apg.built.cannot_pad
 
 
+def centred_on_all(x: jax.Array) -> None:
+    with numpyro.plate("points", x.shape[0]):
+        z = numpyro.sample("z", dist.Normal(x.mean(), 1.0))
+        numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+
+def test_an_instance_of_one_element_does_not_hide_what_padding_does() -> None:
+    """Of copies of one number the mean is the same, however many there are."""
+    block = pg.Block("z", proposal=pg.Prior(), move=pg.Metropolis())
+    apg = build(centred_on_all, block, example={"x": np.ones(1, np.float32)})
+    x = np.arange(10, dtype=np.float32)
+    with pytest.raises(ValueError, match="padded to one, but the site 'z' changes when an instance is padded"):
+        apg.sample(jax.random.key(0), [{"x": x[:n]} for n in (1, 3, 4, 5, 6, 7)], num_sweeps=1)
+
+
 # Not refused without need -----------------------------------------------------------------------------------------------
 
 
@@ -148,6 +163,22 @@ def test_counts_with_totals_from_data_have_the_evidence_of_a_beta_binomial() -> 
     ways = np.sum([np.log(special.comb(n, k)) for n, k in zip(total, x, strict=True)])
     exact = ways + special.betaln(2 + x.sum(), 2 + (total - x).sum()) - special.betaln(2, 2)
     assert_mean(np.exp(posterior.log_evidence_by_sweep[0, :, 0].astype(np.float64) - exact), 1.0)
+
+
+def by_table(x: jax.Array, centers: jax.Array) -> None:
+    """As many values as the table of data has rows, which the assignment indexes."""
+    with numpyro.plate("points", x.shape[0]):
+        c = numpyro.sample("c", dist.Categorical(logits=jnp.zeros(centers.shape[0])))
+        numpyro.sample("x", dist.Normal(centers[c], 1.0), obs=x)
+
+
+def test_an_enumeration_runs_over_the_values_of_its_own_instance() -> None:
+    x, centers = np.array([0.2, -1.1, 0.8, 2.0], np.float32), np.linspace(-2, 3, 6).astype(np.float32)
+    apg = pg.APG(by_table, data={"x": "points", "centers": (None,)}, blocks=[pg.Block("c", proposal=pg.Enumerated())])
+    apg.check({"x": x, "centers": centers[:5]})
+    posterior = apg.sample(jax.random.key(0), [{"x": x, "centers": centers}], num_sweeps=1)
+    exact = np.sum(np.log(np.mean(stats.norm(centers, 1).pdf(x[:, None]), axis=1)))
+    np.testing.assert_allclose(posterior.log_evidence, [exact], rtol=1e-5)
 
 
 def with_change(x: jax.Array, last: jax.Array) -> None:

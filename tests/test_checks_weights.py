@@ -12,7 +12,8 @@ import numpyro.distributions as dist
 import pytest
 
 import popgibbs as pg
-from popgibbs.instances import complete
+from popgibbs.data import complete
+from popgibbs.smc import disagreement
 from refusals import MU, NORMAL, TAU, C, build, draws, local, model, refused
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -167,6 +168,38 @@ def test_a_dependence_that_no_check_at_build_could_see_is_found_at_the_end() -> 
     far = {"x": np.array([49.0, 51.0, 50.5, 49.5, 50.0], np.float32)}
     with pytest.raises(ValueError, match=r"block 'z': the elements of the plate \['points'\] are not.*instance 1.*'far'"):
         apg.sample(jax.random.key(0), [example, far], num_sweeps=3)
+
+
+def shifted(x: jax.Array, flag: jax.Array) -> None:
+    """Points that see each other on flagged instances only, and a common place that every update computes anew."""
+    mu = numpyro.sample("mu", NORMAL)
+    with numpyro.plate("points", x.shape[0]):
+        z = numpyro.sample("z", NORMAL)
+        numpyro.sample("x", dist.Normal(mu + z + flag * jnp.roll(z, 1), 1.0), obs=x)
+
+
+def near_half(data: Any, latents: Any, model: Any) -> None:
+    numpyro.sample("z", dist.Normal(data["x"] / 2, 0.8))
+
+
+def test_a_dependence_is_found_although_a_later_block_computes_the_factor_anew() -> None:
+    x = np.array([0.3, -1.2, 2.0, 0.7], np.float32)
+    blocks = [
+        pg.Block("z", proposal=near_half, move=pg.Metropolis()),
+        pg.Block("mu", proposal=draws(mu=NORMAL), move=pg.HMC(step_size=0.3, num_steps=2)),
+    ]
+    apg = build(shifted, *blocks, data={"x": (None,)}, example={"x": x, "flag": np.float32(0)})
+    assert apg.built.partitions[0].plates == ("points",)
+    with pytest.raises(ValueError, match=r"block 'z': the elements of the plate \['points'\] are not.*'x'"):
+        apg.sample(jax.random.key(0), [{"x": x, "flag": np.float32(1)}], num_sweeps=5)
+
+
+def test_differences_of_a_tenth_of_a_nat_need_a_reason_whatever_the_size() -> None:
+    assert disagreement(jnp.float32(-560.0), jnp.float32(-560.1)) > 1
+    assert disagreement(jnp.float32(-560.0), jnp.float32(-560.005)) < 1
+    assert disagreement(jnp.float32(-jnp.inf), jnp.float32(-jnp.inf)) == 0
+    assert disagreement(jnp.float32(-jnp.inf), jnp.float32(-1.0)) == jnp.inf
+    assert disagreement(jnp.float32(jnp.nan), jnp.float32(-1.0)) == jnp.inf
 
 
 def large_counts(x: jax.Array) -> None:

@@ -14,13 +14,12 @@ import jax
 import numpy as np
 import pytest
 
-from popgibbs import cli
-from popgibbs.api import APG
-from popgibbs.checkpoint import read_about
-from popgibbs.experiments.dmm import DMM
-from popgibbs.experiments.gmm import GMM
+from popgibbs.apg import APG
+from popgibbs.cli import commands as cli
+from popgibbs.paper.dmm import DMM
+from popgibbs.paper.gmm import GMM
 from popgibbs.posterior import Posterior
-from popgibbs.signals import Interrupted
+from popgibbs.training import Interrupted, read_about
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -232,8 +231,8 @@ def test_instances_that_the_deep_mixture_cannot_take_are_told_in_one_sentence(ru
 
 def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_path, monkeypatch):
     (tmp_path / "default").symlink_to(DMM.shipped / "default")
-    monkeypatch.setattr("popgibbs.cli.EXPERIMENTS", {"dmm": replace(DMM, shipped=tmp_path)})
-    monkeypatch.setattr("popgibbs.pictures.SHOWN", (1, 2))
+    monkeypatch.setattr("popgibbs.cli.commands.EXPERIMENTS", {"dmm": replace(DMM, shipped=tmp_path)})
+    monkeypatch.setattr("popgibbs.paper.plots.pictures.SHOWN", (1, 2))
     budget = ["--instances", 2, "--points", 12, "--num-sweeps", 1, "--num-particles", 2]
     code, text, err = run("evaluate", "dmm", *budget, "--figure", tmp_path / "samples.png", "--json")
     assert code == 0, err

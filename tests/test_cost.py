@@ -14,9 +14,9 @@ import pytest
 
 import popgibbs as pg
 from models import centred_sampler, ragged
-from popgibbs.experiments.gmm import GMM
-from popgibbs.instances import Data, complete
-from popgibbs.sampler import initialise, update
+from popgibbs.data import Data, complete
+from popgibbs.paper.gmm import GMM
+from popgibbs.smc import initialise, update
 from popgibbs.training import Budget, Step, start
 
 SIZE = 64

@@ -8,8 +8,8 @@ import pytest
 from scipy import linalg, stats
 
 import popgibbs as pg
-from popgibbs import distributions
 from popgibbs.distributions import PrecisionNormal, cholesky, inverse, log_det, solve_psd, solve_triangular
+from popgibbs.distributions import normals as distributions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

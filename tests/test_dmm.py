@@ -9,13 +9,13 @@ import numpyro
 import pytest
 
 from oracles import assert_mean
-from popgibbs.experiments.dmm import DMM, check
-from popgibbs.experiments.dmm.data import RADIUS, ring, simulate
-from popgibbs.experiments.dmm.measures import best_agreement, clear_points
-from popgibbs.experiments.dmm.model import CENTRE_SCALE, NOISE, DeepMixture
-from popgibbs.experiments.dmm.proposals import Centres, seeds
-from popgibbs.experiments.tables import held_out, log_joint_at
-from popgibbs.instances import Data
+from popgibbs.data import Data
+from popgibbs.paper.dmm import DMM, check
+from popgibbs.paper.dmm.data import RADIUS, ring, simulate
+from popgibbs.paper.dmm.measures import best_agreement, clear_points
+from popgibbs.paper.dmm.model import CENTRE_SCALE, NOISE, DeepMixture
+from popgibbs.paper.dmm.proposals import Centres, seeds
+from popgibbs.paper.tables import held_out, log_joint_at
 
 KEY = jax.random.key(4)
 RING = DeepMixture(ring)

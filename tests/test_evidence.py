@@ -29,9 +29,8 @@ from oracles import (
     switch_log_evidence,
     switches,
 )
-from popgibbs.instances import Data
-from popgibbs.sampler import run
-from popgibbs.weights import normalise
+from popgibbs.data import Data
+from popgibbs.smc import normalise, run
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import integrate, stats
 
 from oracles import assert_mean
-from popgibbs.families import Bernoulli, Beta, Categorical, Dirichlet, FewCategories, Gamma, Normal, NormalGamma
+from popgibbs.statistics import Bernoulli, Beta, Categorical, Dirichlet, FewCategories, Gamma, Normal, NormalGamma
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from popgibbs.files import whole
+from popgibbs._files import whole
 
 
 def test_a_file_is_replaced_at_the_end(tmp_path):

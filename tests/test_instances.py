@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popgibbs.instances import Finite, Simulated, as_instances, complete, into_buckets, pad, parse_axes, plates, unpad
+from popgibbs.data import Finite, Simulated, as_instances, complete, into_buckets, pad, parse_axes, plates, unpad
 
 AXES = parse_axes({"x": "points"})
 KEY = jax.random.key(0)

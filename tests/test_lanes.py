@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import Array
 
-from popgibbs.lanes import lanes
+from popgibbs.building import lanes
 
 NUM = 5
 Z, SIMPLEX, LABELS = (

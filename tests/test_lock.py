@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 import popgibbs as pg
-from popgibbs import lock
-from popgibbs.checkpoint import Checkpoints, read
-from popgibbs.lock import Lock
+from popgibbs.training import Checkpoints, Lock, lock, read
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from popgibbs.lock import Lock
+from popgibbs.training import Lock
 lock = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

@@ -13,10 +13,11 @@ from scipy import stats
 import popgibbs as pg
 from models import vague_labels, vague_means
 from oracles import assert_mean, chain, chain_posterior, pair, pair_draws, pair_expectation
-from popgibbs.instances import Data, complete
-from popgibbs.moves import Metropolis, _log_marginal
-from popgibbs.population import Particle, Population
-from popgibbs.sampler import run, update
+from popgibbs.data import Data, complete
+from popgibbs.model import Particle
+from popgibbs.moves import Metropolis
+from popgibbs.moves.hmc import _log_marginal
+from popgibbs.smc import Population, run, update
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

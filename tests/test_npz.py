@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from popgibbs import npz
-from popgibbs.instances import parse_axes
-from popgibbs.npz import read_instances
+from popgibbs.data import npz, parse_axes, read_instances
 
 AXES = parse_axes({"x": "points"})
 X = np.random.default_rng(0).normal(size=(2, 3, 2))

@@ -17,10 +17,10 @@ from numpyro import handlers
 
 import popgibbs as pg
 from models import clusters, clusters_model, clusters_sampler
-from popgibbs.elements import Partition
-from popgibbs.instances import Data
-from popgibbs.objective import accumulate
-from popgibbs.sampler import Event, Sampler, run
+from popgibbs.data import Data
+from popgibbs.model import Partition
+from popgibbs.smc import Event, Sampler, run
+from popgibbs.training import accumulate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

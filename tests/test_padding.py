@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import popgibbs as pg
 from models import AXES, centred_sampler, clusters_model, clusters_sampler, ragged
-from popgibbs.instances import Data, pad
-from popgibbs.objective import accumulate
-from popgibbs.population import Particle
+from popgibbs._typing import PRNGKey, Values
+from popgibbs.data import Data, pad
+from popgibbs.model import Particle
 from popgibbs.proposals import Enumerated
-from popgibbs.sampler import Sampler, initialise
-from popgibbs.typing import PRNGKey, Values
+from popgibbs.smc import Sampler, initialise
+from popgibbs.training import accumulate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -15,13 +15,11 @@ from scipy.special import logsumexp
 import popgibbs as pg
 from models import AXES, located_sampler
 from oracles import assert_mean
-from popgibbs.elements import Partition
-from popgibbs.instances import Bucket, Data
-from popgibbs.population import Particle, Population
+from popgibbs.data import Bucket, Data
+from popgibbs.model import Particle, Partition, inspect
 from popgibbs.posterior import Part
-from popgibbs.program import inspect
-from popgibbs.runner import Runner
-from popgibbs.sampler import Info, Sampler
+from popgibbs.running import Runner
+from popgibbs.smc import Info, Population, Sampler
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -55,6 +53,7 @@ class Numbers:
         self.ess = generator.uniform(3, 8, size=(*sweeps, 2)).astype(np.float32)
         self.acceptance = generator.uniform(size=(*sweeps, 2)).astype(np.float32)
         self.impossible = np.zeros((*sweeps, 2), bool)
+        self.stale = np.zeros((*sweeps, 4), np.float32)
         self.finite = np.ones((*sweeps, 4), bool)
         self.diversity = generator.integers(1, 8, sweeps, np.int32)
 
@@ -62,7 +61,7 @@ class Numbers:
         blocks = (pg.Block("a", proposal=pg.Prior()), pg.Block("z", "c", proposal=pg.Prior()))
         sites = inspect(model, {"x": np.zeros(3, np.float32)})
         partitions = (Partition(sites),) * 2
-        sampler = Sampler(model, blocks, None, sites, partitions, (None, None), pg.systematic, 1.0, None)
+        sampler = Sampler(model, blocks, None, sites, partitions, (None, None), pg.systematic, 1.0, (), False, None)
         runner = Runner(sampler=sampler, num_populations=self.shape[0], num_particles=self.shape[1], batch_size=100)
         return pg.Posterior(runner, [self.part([1, 3], 3), self.part([2, 0], 2)])
 

@@ -28,11 +28,10 @@ from oracles import (
     switch_log_evidence,
     switches,
 )
-from popgibbs.instances import Data, complete
+from popgibbs.data import Data, complete
+from popgibbs.model import Conditional, Particle
 from popgibbs.moves import Weigh
-from popgibbs.population import Particle
-from popgibbs.sampler import draw_initial, score_initial
-from popgibbs.target import Conditional
+from popgibbs.smc import draw_initial, score_initial
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from popgibbs.provenance import hyperparameters, refuse_changes
+from popgibbs.training import hyperparameters, refuse_changes
 
 
 class Halving:

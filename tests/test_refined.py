@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from popgibbs.refined import Refined
+from popgibbs.distributions import Refined
 
 VALUE = jnp.array([0.3, -1.2])
 

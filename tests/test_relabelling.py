@@ -14,14 +14,12 @@ from scipy.special import gammaln, logsumexp
 
 import popgibbs as pg
 from oracles import assert_mean, pair, pair_expectation, pair_posterior
-from popgibbs import relabelling
-from popgibbs.experiments import runs
-from popgibbs.experiments.gmm import GMM
-from popgibbs.instances import complete
-from popgibbs.relabelling import log_average_over_labellings
-from popgibbs.sampler import draw_initial, score_initial
+from popgibbs.data import complete
+from popgibbs.paper import runs
+from popgibbs.paper.gmm import GMM
+from popgibbs.proposals import log_average_over_labellings, relabelling
+from popgibbs.smc import draw_initial, normalise, score_initial
 from popgibbs.statistics import spread_points
-from popgibbs.weights import normalise
 from refusals import EXAMPLE, C, build, draws, model, refused
 
 pytestmark = [
@@ -251,3 +249,21 @@ def test_a_shuffled_draw_has_its_average_density_where_components_overlap():
     latents, log_q = jax.jit(lambda key: draw_initial(key, apg.built, data))(jax.random.key(0))
     labellings = [proposed.log_prob(latents["mu"][np.array(order)]).sum() for order in permutations(range(3))]
     np.testing.assert_allclose(log_q, logsumexp(labellings) - np.log(6) + prior.log_prob(latents["tau"]).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["narrow first", "narrow last", "broad"])
+def test_the_estimate_counts_every_labelling_once_where_places_reach_few_values(case, monkeypatch):
+    """Σ over labellings with q > 0 of q(z) / (M! q̂(z)) is one: q̂ stands for the density of a shuffled draw."""
+    monkeypatch.setattr(relabelling, "_EXACT_UP_TO", 2)
+    log_q = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    if case != "broad":
+        place = 0 if case == "narrow first" else 3
+        log_q[place] = np.where(np.arange(4) == 2, 0.0, -1e4)
+    total = 0.0
+    for order in permutations(range(4)):
+        shuffled = log_q[:, order]
+        log_density = np.trace(shuffled)
+        if log_density > -1e3:
+            estimate = float(relabelling.log_average_over_labellings(jnp.asarray(shuffled)))
+            total += np.exp(log_density - estimate) / 24
+    np.testing.assert_allclose(total, 1.0, rtol=1e-4)

@@ -10,18 +10,18 @@ from scipy.stats import norm
 
 import popgibbs as pg
 from models import located_sampler
-from popgibbs import reproduction
-from popgibbs.comparison import matched
-from popgibbs.experiments.bmnist import study as bmnist
-from popgibbs.experiments.dmm import study as dmm
-from popgibbs.experiments.experiment import Drawing, Experiment, Training, Variant
-from popgibbs.experiments.gmm import study as gmm
-from popgibbs.experiments.study import Learning, Preset, Setting, Study
-from popgibbs.experiments.tables import held_out
-from popgibbs.reproduction import methods
-from popgibbs.reproduction.pages import LABELS, overview_table, page
-from popgibbs.reproduction.store import Store
-from popgibbs.reproduction.work import Work
+from popgibbs.evaluation import matched
+from popgibbs.paper import reproduction
+from popgibbs.paper.bmnist import study as bmnist
+from popgibbs.paper.dmm import study as dmm
+from popgibbs.paper.experiment import Drawing, Experiment, Training, Variant
+from popgibbs.paper.gmm import study as gmm
+from popgibbs.paper.reproduction import methods
+from popgibbs.paper.reproduction.pages import LABELS, overview_table, page
+from popgibbs.paper.reproduction.store import Store
+from popgibbs.paper.reproduction.work import Work
+from popgibbs.paper.study import Learning, Preset, Setting, Study
+from popgibbs.paper.tables import held_out
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -7,8 +7,8 @@ import pytest
 
 import popgibbs as pg
 from oracles import assert_mean
-from popgibbs.resampling import _invert
-from popgibbs.weights import normalise
+from popgibbs.smc import normalise
+from popgibbs.smc.resampling import _invert
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

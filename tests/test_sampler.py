@@ -13,11 +13,11 @@ from scipy.special import logsumexp
 
 import popgibbs as pg
 from oracles import chain, chain_log_evidence, given_a, given_b, given_x
-from popgibbs.experiments.gmm.data import simulate
-from popgibbs.experiments.gmm.model import mixture
-from popgibbs.experiments.gmm.proposals import ExactGlobals, Seeded
-from popgibbs.instances import complete
-from popgibbs.sampler import initial_plan, run
+from popgibbs.data import complete
+from popgibbs.paper.gmm.data import simulate
+from popgibbs.paper.gmm.model import mixture
+from popgibbs.paper.gmm.proposals import ExactGlobals, Seeded
+from popgibbs.smc import initial_plan, run
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

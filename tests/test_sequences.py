@@ -24,11 +24,9 @@ from oracles import (
     markov_posterior,
     walk_posterior,
 )
-from popgibbs.instances import Data, complete
-from popgibbs.objective import accumulate
-from popgibbs.sampler import initialise, run, update
-from popgibbs.sequences import draw_first, score_first
-from popgibbs.weights import normalise
+from popgibbs.data import Data, complete
+from popgibbs.smc import draw_first, initialise, normalise, run, score_first, update
+from popgibbs.training import accumulate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -465,6 +463,34 @@ def test_hmc_moves_every_step_of_positive_states():
     evidence = np.exp(posterior.log_evidence_by_sweep[0, :, -1] - posterior.log_evidence[0])
     means = np.einsum("rl,rlt->rt", posterior.weights[0], np.log(posterior[0]["z"]))
     assert_mean(evidence[:, None] * (means - volatility_means(x)), 0.0)
+
+
+class Alone(Walk):
+    """States without global variables."""
+
+    def globals(self):
+        return None
+
+    def initial(self, globals):
+        return dist.Normal(0.0, 1.0)
+
+    def transition(self, previous, globals):
+        return dist.Normal(PULL * previous, STEP_SCALE)
+
+    def emission(self, state, globals):
+        return dist.Normal(state, NOISE_SCALE)
+
+
+def test_a_sequence_needs_no_globals():
+    apg = pg.APG(Alone(), data={"x": "time"}, blocks=[pg.SequenceBlock("z", proposal=pg.Prior(), move=pg.Metropolis())])
+    posterior = apg.sample(jax.random.key(0), [{"x": X}], num_sweeps=2, num_particles=5, num_populations=3000)
+    chain = PULL ** np.abs(np.subtract.outer(np.arange(4), np.arange(4)))
+    variance = [1.0]
+    for _ in range(3):
+        variance.append(PULL**2 * variance[-1] + STEP_SCALE**2)
+    covariance = chain * np.minimum.outer(np.arange(4), np.arange(4)).choose(variance)
+    exact = stats.multivariate_normal(np.zeros(4), covariance + NOISE_SCALE**2 * np.eye(4)).logpdf(X)
+    assert_mean(np.exp(posterior.log_evidence_by_sweep[0].astype(np.float64) - exact), 1.0)
 
 
 class Bounded(Volatility):

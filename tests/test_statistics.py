@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from oracles import assert_mean, normal_gamma_posterior
-from popgibbs.families import Beta, Dirichlet, Gamma, Normal, NormalGamma
 from popgibbs.statistics import (
+    Beta,
+    Dirichlet,
+    Gamma,
+    Normal,
+    NormalGamma,
     Offsets,
     Pairwise,
     additive_update,

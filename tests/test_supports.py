@@ -179,6 +179,38 @@ def test_a_latent_site_inside_a_mask_is_refused():
         )
 
 
+def masked_by_name(x, seen):
+    with numpyro.plate("points", x.shape[0]), numpyro.handlers.mask(mask=seen):
+        z = numpyro.sample("z_unobserved", dist.Bernoulli(0.5))
+        numpyro.sample("x", dist.Normal(2.0 * z, 1.0), obs=x)
+
+
+def test_the_name_alone_does_not_make_a_masked_latent_a_missing_observation():
+    with pytest.raises(ValueError, match="latent site 'z_unobserved' lies inside a mask"):
+        pg.APG(
+            masked_by_name,
+            data={"x": "points", "seen": "points"},
+            blocks=[pg.Block("z_unobserved", proposal=pg.Enumerated())],
+            example={"x": X, "seen": np.array([True, False])},
+        )
+
+
+def gated(x):
+    """Where z is negative, no value of c is possible."""
+    z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+    c = numpyro.sample("c", dist.Bernoulli(0.5))
+    numpyro.factor("gate", jnp.where(z > 0, 0.0, -jnp.inf) + 0.0 * c)
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(z + c, 1.0), obs=x)
+
+
+def test_a_dead_particle_does_not_make_its_population_fail():
+    blocks = [pg.Block("z", proposal=pg.Prior(), move=pg.Metropolis()), pg.Block("c", proposal=pg.Enumerated())]
+    apg = pg.APG(gated, data={"x": "points"}, blocks=blocks, example={"x": X})
+    posterior = apg.sample(jax.random.key(0), [{"x": X}], num_sweeps=1, num_particles=40, num_populations=200)
+    assert not posterior.degenerate.any()
+
+
 def masked_proposal(data, latents, model):
     numpyro.sample("z", dist.Normal(0.7, 0.6).mask(data["x"][0] > 0))
 

@@ -12,9 +12,9 @@ import pytest
 
 import popgibbs as pg
 from models import located_sampler
-from popgibbs.instances import complete
-from popgibbs.sampler import run
-from popgibbs.tempering import Temper, Tempering
+from popgibbs.data import complete
+from popgibbs.smc import run
+from popgibbs.training import Temper, Tempering
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -20,11 +20,9 @@ from rich.console import Console
 
 import popgibbs as pg
 from models import centred_sampler, located_sampler
-from popgibbs import checkpoint, training
-from popgibbs.checkpoint import read_about
-from popgibbs.instances import complete, parse_axes
-from popgibbs.progress import training_progress
-from popgibbs.training import Budget, Metrics, Step, start
+from popgibbs.data import complete, parse_axes
+from popgibbs.training import Budget, Metrics, Step, checkpoint, read_about, start, training_progress
+from popgibbs.training import loop as training
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

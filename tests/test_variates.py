@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import special, stats
 
-from popgibbs.variates import ManyBeta, log_gamma_variates, stirling_rest
+from popgibbs.distributions import ManyBeta, log_gamma_variates, stirling_rest
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

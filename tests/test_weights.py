@@ -6,9 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from popgibbs.population import Particle, Population
-from popgibbs.resampling import multinomial, residual, stratified, systematic
-from popgibbs.weights import degenerate, ess, log_mean_exp, log_ratio, normalise, proper
+from popgibbs.model import Particle
+from popgibbs.moves import log_ratio
+from popgibbs.smc import (
+    Population,
+    degenerate,
+    ess,
+    log_mean_exp,
+    multinomial,
+    normalise,
+    proper,
+    residual,
+    stratified,
+    systematic,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

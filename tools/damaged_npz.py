@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from damage import EXTREME_NUMBERS, EXTREME_VALUES, OF_BYTES, Random, chosen
-from popgibbs.instances import parse_axes
-from popgibbs.npz import SUFFIX
+from popgibbs.data import SUFFIX, parse_axes
 
 
 class Sound(NamedTuple):

@@ -3,7 +3,7 @@
     python tools/fuzz.py --cases 10000 --seed 0     # exit code 1 if anything is wrong
     python tools/fuzz.py --only 123 --seed 0        # one case again, with its traceback
 
-Half of the cases are data files (`popgibbs.npz`), half are runs with two checkpoints (`popgibbs.checkpoint`). A case is
+Half of the cases are data files, half are runs with two checkpoints. A case is
 drawn from its seed and its number; files of checkpoints have names that the storage draws at random, so their counts vary
 by a few. Cases run in a process of their own, which is replaced when it dies or hangs.
 """
@@ -29,8 +29,8 @@ import numpy as np
 
 import damaged_checkpoints
 import damaged_npz
-from popgibbs.checkpoint import SAMPLER, CheckpointError, read_about, read_arrays, to_names
-from popgibbs.npz import read_instances
+from popgibbs.data import read_instances
+from popgibbs.training import SAMPLER, CheckpointError, read_about, read_arrays, to_names
 
 REFUSED, UNCHANGED, FALLBACK, OTHER = "refused", "unchanged", "fallback", "other valid file"
 TRACEBACK, HANG, MEMORY, WRONG = "TRACEBACK", "HANG", "MEMORY", "WRONG NUMBERS"

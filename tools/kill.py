@@ -30,7 +30,7 @@ import numpyro.distributions as dist
 import optax
 
 import popgibbs as pg
-from popgibbs.checkpoint import digest_of, read
+from popgibbs.training import digest_of, read
 
 STEPS_PER_KILL = 8
 MOST_NEW_STEPS = 3  # that a process makes before it is killed

@@ -1,20 +1,16 @@
 """Amortized population Gibbs samplers with neural sufficient statistics, for any NumPyro model."""
 
-from popgibbs import distributions, families, statistics
-from popgibbs.api import APG, Fit
-from popgibbs.baselines import bootstrapped, hmc_after, tuned
-from popgibbs.blocks import Block, SequenceBlock
-from popgibbs.checkpoint import CheckpointError
-from popgibbs.comparison import Comparison, Method, compare
+from popgibbs import distributions, statistics
+from popgibbs.apg import APG, Fit
+from popgibbs.distributions import Refined, Successive
+from popgibbs.evaluation import Comparison, Method, bootstrapped, compare, hmc_after, tuned
+from popgibbs.model import StateSpaceModel
 from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Weigh
 from popgibbs.posterior import Posterior
 from popgibbs.proposals import Enumerated, Prior
-from popgibbs.refined import Refined
-from popgibbs.resampling import multinomial, residual, stratified, systematic
-from popgibbs.signals import Interrupted
-from popgibbs.state_space import StateSpaceModel
-from popgibbs.successive import Successive
-from popgibbs.tempering import Tempering
+from popgibbs.smc import Block, SequenceBlock, multinomial, residual, stratified, systematic
+from popgibbs.statistics import families
+from popgibbs.training import CheckpointError, Interrupted, Tempering
 
 __version__ = "0.1.0"
 

@@ -11,15 +11,12 @@ import numpy as np
 import pandas as pd
 from jax.random import fold_in
 
-from popgibbs.arguments import as_key, whole_number
+from popgibbs._arguments import as_key, whole_number
+from popgibbs._typing import KeyLike, PRNGKey
+from popgibbs.data import Bucket, unpad
 from popgibbs.diagnostics import combined_log_evidence, log_evidence_error, weak_blocks
-from popgibbs.instances import Bucket, unpad
-from popgibbs.population import Population
-from popgibbs.resampling import systematic
-from popgibbs.runner import Runner
-from popgibbs.sampler import Info
-from popgibbs.typing import KeyLike, PRNGKey
-from popgibbs.weights import normalise
+from popgibbs.running import Runner
+from popgibbs.smc import Info, Population, normalise, systematic
 
 
 @dataclass(frozen=True)

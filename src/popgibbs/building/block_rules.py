@@ -1,0 +1,193 @@
+"""Rules about blocks, and how the weight of each splits into elements."""
+
+import warnings
+from typing import Any
+
+import jax
+from numpyro.ops.provenance import eval_provenance
+
+from popgibbs.building.probes import Findings
+from popgibbs.model import (
+    Partition,
+    Site,
+    StateSpaceModel,
+    Target,
+    by_name,
+    latent_names,
+    one_event,
+    program,
+    touched,
+)
+from popgibbs.moves import HMC
+from popgibbs.proposals import Enumerated
+from popgibbs.smc import Block, SequenceBlock
+
+
+def check_cover(sites: tuple[Site, ...], blocks: tuple[Block, ...]) -> None:
+    if not blocks:
+        raise ValueError("there are no blocks; add a Block(...) for the model's sites")
+    named, latents = by_name(sites), latent_names(sites)
+    for block in blocks:
+        for name in block.sites:
+            if name not in named:
+                raise ValueError(
+                    f"block '{block.label}' names the site '{name}', which the model does not have; its latent sites are "
+                    f"{sorted(latents)}"
+                )
+            if named[name].observed:
+                raise ValueError(f"block '{block.label}' names the site '{name}', which is observed")
+    covered = {name for block in blocks for name in block.sites}
+    if missing := sorted(set(latents) - covered):
+        raise ValueError(f"no block updates the sites {missing}; add them to a Block(...)")
+
+
+def check_sequences(blocks: tuple[Block, ...], target: Target) -> None:
+    model = target.model
+    for block in blocks:
+        if not isinstance(block, SequenceBlock):
+            continue
+        what = f"SequenceBlock('{block.label}')"
+        if not isinstance(model, StateSpaceModel):
+            raise ValueError(f"{what} goes through the steps of a StateSpaceModel; use a Block for other models")
+        if block.sites != (model.state,):
+            raise ValueError(f"{what} does not name the state of {type(model).__name__}: its state is '{model.state}'")
+        if others := sorted(set(touched(target.sites, block.sites)) - {model.state, model.observed}):
+            raise ValueError(f"{what}: the sites {others} depend on the states too, outside of the steps; use a Block")
+    if isinstance(model, StateSpaceModel):
+        for block in blocks:
+            if model.state in block.sites and isinstance(block.move, HMC):
+                _check_one_support(block, target)
+
+
+def _check_one_support(block: Block, target: Target) -> None:
+    """HMC moves states by one bijection to the real line, so their support must not differ between steps."""
+    kinds: list[Any] = []
+
+    def supports(previous: Any) -> Any:
+        shared = program.returned(target.model.globals, {})
+        later = one_event(target.model.transition(previous, shared)).support
+        kinds.append(jax.tree.structure(one_event(target.model.initial(shared)).support) == jax.tree.structure(later))
+        return jax.tree.leaves(later)
+
+    state = program.abstract_sites(target.program)[target.model.state].value
+    moving = eval_provenance(supports, previous=jax.ShapeDtypeStruct(state.shape[1:], state.dtype))
+    if not kinds[0] or (any(moving) and not isinstance(block, SequenceBlock)):
+        raise ValueError(
+            f"block '{block.label}': HMC needs states whose support is the same at every step; use Metropolis()"
+        )
+
+
+def finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
+    """The finite sites of a block that moves by HMC, which are summed out, as a block of their own."""
+    named = by_name(sites)
+    finite = [name for name in block.sites if named[name].support is not None]
+    if not isinstance(block.move, HMC) or isinstance(block, SequenceBlock) or not finite:
+        return None
+    if len(finite) == len(block.sites):
+        raise ValueError(f"block '{block.label}': HMC has no continuous site to move; use Enumerated() as its proposal")
+    for name in block.sites:
+        if bounding := sorted(named[name].bounded_by & set(finite)):
+            raise ValueError(
+                f"block '{block.label}': HMC cannot sum out '{bounding[0]}', on which the support of '{name}' depends; "
+                f"put '{bounding[0]}' into a block of its own"
+            )
+    return Block(*finite, proposal=Enumerated())
+
+
+def candidate(block: Block, target: Target) -> Partition:
+    """The finest split of the block's weight that the plates suggest."""
+    sites = by_name(target.sites)
+    if isinstance(block.move, HMC):
+        discrete = [name for name in block.sites if sites[name].discrete]
+        if endless := [n for n in discrete if sites[n].support is None or isinstance(block, SequenceBlock)]:
+            raise ValueError(f"block '{block.label}': HMC can neither move the discrete sites {endless} nor sum them out")
+        return Partition(target.sites)
+    if block.kernel is None:
+        raise ValueError(f"block '{block.label}' has no proposal; pass proposal=..., Prior() or Enumerated()")
+    endless = [name for name in block.sites if sites[name].support is None]
+    if isinstance(block.kernel, Enumerated) and endless:
+        raise ValueError(f"block '{block.label}': Enumerated needs finite discrete sites; {endless} are not")
+    if isinstance(block, SequenceBlock):
+        return Partition(target.sites)
+    if block.by:
+        return _by_component(block, target)
+    factors = [sites[name] for name in touched(target.sites, block.sites)]
+    shared = _shared_plates(factors)
+    if not shared and not isinstance(block.kernel, Enumerated):
+        _say_why_whole(block, [sites[name] for name in block.sites], factors)
+    return Partition(target.sites, shared)
+
+
+def _shared_plates(sites: list[Site]) -> tuple[str, ...]:
+    """The plates that all sites lie in, in the order of their axes."""
+    return tuple(plate for plate, _ in sites[0].plates if all(site.axis(plate) is not None for site in sites))
+
+
+def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:
+    """A block that lies in a plate is expected to be weighed by element; say so if something outside prevents it."""
+    if not (plates_of_block := _shared_plates(own)):
+        return
+    plate = plates_of_block[-1]
+    outside = next(site.name for site in factors if site.axis(plate) is None)
+    warnings.warn(
+        f"block '{block.label}': its elements in the plate '{plate}' are weighed together, because '{outside}' depends "
+        f"on them from outside the plate; if a discrete site assigns '{outside}' to the elements, name it with by=",
+        stacklevel=4,
+    )
+
+
+def _by_component(block: Block, target: Target) -> Partition:
+    """The plate of components that the block's sites lie in; other factors are credited through `by`."""
+    sites = by_name(target.sites)
+    label = f"block '{block.label}': by='{block.by}'"
+    by = sites.get(block.by or "")
+    if by is None or by.observed or by.support is None or block.by in block.sites:
+        raise ValueError(f"{label} must name a finite discrete latent site of another block")
+    shared = list(_shared_plates([sites[name] for name in block.sites]))
+    if len(shared) != 1:
+        raise ValueError(f"{label} needs all sites of the block in one plate of components; they share {shared}")
+    size = target.plate_sizes[shared[0]]
+    if by.support != tuple(range(size)):
+        raise ValueError(f"{label} takes the values {by.support}, which are not the {size} components of '{shared[0]}'")
+    for name in touched(target.sites, block.sites):
+        routed = sites[name].axis(shared[0]) is None
+        if routed and any(sites[name].axis(plate) is None for plate, _ in by.plates):
+            raise ValueError(f"{label}: '{name}' depends on the block but lies outside the plates of '{block.by}'")
+    return Partition(target.sites, tuple(shared), by)
+
+
+def decide(index: int, block: Block, candidate: Partition, findings: Findings) -> Partition:
+    """The candidate if elements proved independent; else the block as a whole, or an error where that was relied on."""
+    if candidate.whole:
+        return candidate
+    whole = Partition(candidate.sites)
+    culprits = [name for name, independent in findings.independent[index].items() if not independent]
+    if culprits:
+        described = (
+            f"block '{block.label}': the elements of the plate {list(candidate.plates)} are not independent: changing "
+            f"one changes the log-probability of '{culprits[0]}' at another"
+        )
+        if block.by:
+            raise ValueError(f"{described}; drop by='{block.by}'")
+        if isinstance(block.kernel, Enumerated):
+            raise ValueError(f"{described}, so Enumerated would not be exact; use another proposal")
+        warnings.warn(f"{described}; the block is weighed as a whole", stacklevel=4)
+        return whole
+    if not findings.proposal_splits[index]:
+        if block.by:
+            raise ValueError(
+                f"block '{block.label}': by='{block.by}' weighs each component by itself, but the proposal's "
+                "log-probabilities do not split over components; give its sites the batch shape of the model's"
+            )
+        return whole
+    return candidate
+
+
+def check_enumerable(block: Block, partition: Partition, target: Target) -> None:
+    shapes = program.shapes(target.program)
+    for name in block.sites:
+        if len(shapes[name]) != len(partition.plates):
+            raise ValueError(
+                f"block '{block.label}': Enumerated needs '{name}' to have one value in each element of a plate that all "
+                f"its factors share; it has shape {shapes[name]}, the shared plates are {list(partition.plates)}"
+            )

@@ -1,0 +1,5 @@
+"""Parts of messages."""
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

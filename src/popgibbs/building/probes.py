@@ -1,0 +1,332 @@
+"""Properties of a model and its proposals that are proved or measured when a sampler is built, not trusted.
+
+That plate elements are independent is proved from the program where possible. Everything else is measured by one compiled
+call on one example instance: independence where there is no proof (one element is changed, the others must stay), whether
+padding changes a number, whether supports agree, whether proposals reach states of density zero.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from popgibbs._typing import PRNGKey, Values
+from popgibbs.building.lanes import lanes
+from popgibbs.data import Axes, Data, pad, plates
+from popgibbs.model import (
+    AnyConditional,
+    Conditional,
+    Partition,
+    Sequence,
+    Site,
+    Target,
+    by_name,
+    condition,
+    program,
+    undrawn,
+)
+from popgibbs.proposals import Enumerated, Programmed
+from popgibbs.smc import Block, at_step
+
+_NUM_PROBES = 32  # elements that are changed
+_NUM_DRAWS = 32  # states that are drawn from the model
+_NUM_STATES = 8  # of these, at which elements are changed
+
+
+class Draw(NamedTuple):
+    """A proposal to be judged: of which block, for which sites, at the first step or later."""
+
+    block: int
+    names: tuple[str, ...]
+    given: tuple[str, ...]
+    initial: bool
+    step: int | None = None  # of a sequence, which stands for all of them
+
+    def conditional(self, target: Target, block: Block, latents: Values) -> AnyConditional:
+        """What the proposal draws for, at the latents that exist then."""
+        given = {name: latents[name] for name in self.given}
+        if self.step is None:
+            return Conditional(target, given, self.names, Partition(target.sites), self.initial)
+        has_globals = not undrawn(target.sites, (*self.given, *self.names))
+        sequence = Sequence(target.model, target.data, block.proposal)
+        return at_step(sequence, self.step, latents, self.initial, has_globals)
+
+    def own(self, latents: Values) -> Values:
+        """The values of the sites that are drawn."""
+        own = self._all(latents)
+        return own if self.step is None else {name: value[self.step] for name, value in own.items()}
+
+    def _all(self, latents: Values) -> Values:
+        return {name: latents[name] for name in self.names}
+
+
+class Findings(NamedTuple):
+    """What was measured; every entry is true where all is well."""
+
+    padding_of_sites: dict[str, bool]  # by site of the model
+    padding_of_proposals: dict[Draw, bool]
+    independent: dict[int, dict[str, bool]]  # by block and factor
+    proved: dict[int, bool]  # by block: independent by the program itself, not by probing alone
+    proposal_splits: dict[int, bool]  # by block
+    inside_model: dict[Draw, dict[str, bool]]  # draws of the proposal lie in the model's support
+    inside_proposal: dict[Draw, dict[str, bool]]  # and the other way round
+    never_impossible: dict[Draw, bool]  # draws of an update have positive density, and so has the state it leaves
+
+
+def measure(
+    target: Target,
+    blocks: tuple[Block, ...],
+    partitions: tuple[Partition, ...],
+    draws: list[Draw],
+    weighed: list[Draw],
+    axes: Axes,
+    *,
+    can_pad: bool,
+) -> Findings:
+    """All measurements for the proposed partitions, in one compiled call; `weighed` are the updates that are weighed."""
+    sizes = target.plate_sizes
+    longer = padded_by_one(target, axes) if can_pad else target.data
+    padded = {plate: size + (plate in longer.mask) * can_pad for plate, size in sizes.items()}
+
+    arrays, static = eqx.partition((target, blocks), eqx.is_array)
+
+    def measured(arrays: Any, larger: Data, key: PRNGKey) -> tuple[Any, ...]:
+        target, blocks = eqx.combine(arrays, static)
+        # Keys of their own: under the key of a state, a proposal would repeat the random numbers behind that state.
+        key_states, key = jax.random.split(key)
+        many = jax.vmap(lambda key: program.draw(target.program, key))(jax.random.split(key_states, _NUM_DRAWS))
+        keys = jax.random.split(key, _NUM_DRAWS)
+        latents = jax.tree.map(lambda leaf: leaf[0], many)
+        big = Target(target.model, larger, target.sites)
+        big_latents = _pad_latents(latents, target.sites, padded)
+        split = [index for index, partition in enumerate(partitions) if not partition.whole]
+        probed = {i: _probe_elements(target, blocks[i], partitions[i], key, many) for i in split}
+        return (
+            _same(target.log_probs(latents), big.log_probs(big_latents)),
+            [_proposal_keeps(blocks[draw.block], draw, key, (target, latents), (big, big_latents)) for draw in draws],
+            probed,
+            [_supports(target, blocks[draw.block], draw, many, keys) for draw in draws],
+            [_never_impossible(target, blocks[draw.block], draw, many, keys) for draw in weighed],
+        )
+
+    # It runs once, so compiling fast matters more than running fast. The key is fixed: the same sampler always passes or
+    # always fails.
+    compiled = jax.jit(measured, compiler_options={"xla_backend_optimization_level": 0})
+    sites, proposals, probed, supports, possible = jax.device_get(compiled(arrays, longer, jax.random.key(20)))
+    return Findings(
+        padding_of_sites=sites,
+        padding_of_proposals=dict(zip(draws, proposals, strict=True)),
+        independent={i: found[0] for i, found in probed.items()},
+        proved={i: bool(found[1]) for i, found in probed.items()},
+        proposal_splits={i: found[2] for i, found in probed.items()},
+        inside_model={draw: found[0] for draw, found in zip(draws, supports, strict=True)},
+        inside_proposal={draw: found[1] for draw, found in zip(draws, supports, strict=True)},
+        never_impossible=dict(zip(weighed, possible, strict=True)),
+    )
+
+
+def padded_by_one(target: Target, axes: Axes) -> Data:
+    """The example with one element more in every declared plate."""
+    sizes, declared = target.plate_sizes, plates(axes)
+    padded = {plate: size + (plate in declared) for plate, size in sizes.items()}
+    longer = pad(jax.tree.map(np.asarray, target.data.values), axes, padded)
+    return Data(longer, {plate: jnp.arange(padded[plate]) < sizes[plate] for plate in declared})
+
+
+def _pad_latents(latents: Values, sites: tuple[Site, ...], padded: Mapping[str, int]) -> Values:
+    named = by_name(sites)
+    longer = {}
+    for name, value in latents.items():
+        for plate, axis in named[name].plates:
+            place = value.ndim - named[name].event_dim + axis
+            widths = [(0, padded[plate] - value.shape[place] if i == place else 0) for i in range(value.ndim)]
+            value = jnp.pad(value, widths, mode="edge")
+        longer[name] = value
+    return longer
+
+
+def _same(before: Values, after: Values) -> dict[str, jax.Array]:
+    """Whether factors agree, element by element: sums of many small terms round differently."""
+
+    def agree(old: jax.Array, new: jax.Array) -> jax.Array:
+        real = tuple(slice(0, size) for size in old.shape)
+        return jnp.all(_close(old, new[real])) & _close(jnp.sum(new[real]), jnp.sum(new))
+
+    return {name: agree(before[name], after[name]) for name in before}
+
+
+def _close(a: jax.Array, b: jax.Array, terms: int = 1) -> jax.Array:
+    return jnp.isclose(a, b, rtol=1e-4, atol=1e-4 * terms, equal_nan=True)
+
+
+def _proposal_keeps(
+    block: Block, draw: Draw, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
+) -> jax.Array:
+    def log_q(target: Target, latents: Values) -> jax.Array:
+        return jnp.sum(block.kernel.score(key, draw.conditional(target, block, latents), draw.own(latents)))
+
+    terms = max(np.size(value) for value in draw.own(small[1]).values())
+    return _close(log_q(*small), log_q(*large), terms)
+
+
+# Elements ---------------------------------------------------------------------------------------------------------------
+
+
+def _probe_elements(
+    target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
+) -> tuple[dict[str, Any], bool, Any]:
+    """Whether the block's factors, by name, split over elements; whether all by proof; whether its proposal does."""
+    states, others = _states(target, block, partition, key, many)
+    first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
+    own = {name: many[name][0] for name in block.sites}
+
+    def holds(elements: Callable[[Conditional, Values], jax.Array]) -> jax.Array:
+        def at_state(state: tuple[Values, Values]) -> jax.Array:
+            return _elementwise(elements, condition(target, state[0], block.sites, partition), *state)
+
+        return jnp.all(jax.lax.map(at_state, (states, others)))
+
+    def splits(name: str) -> jax.Array:
+        return holds(lambda conditional, values: conditional.reduce({name: conditional.log_probs(values)[name]}))
+
+    proved = _proved(first, first.log_probs, own)
+    factors = {name: jnp.ones((), bool) if name in proved else splits(name) for name in first.factors}
+    if not isinstance(block.kernel, Programmed):
+        return factors, proved == set(factors), True
+
+    def log_q(values: Values) -> Values:
+        scored = program.evaluate(first.bind(block.proposal), key, {**first.given, **values})[1]
+        return {name: scored[name] for name in block.sites}
+
+    shapes = jax.eval_shape(lambda: (log_q(own), first.log_probs(own)))
+    if any(shapes[0][name].shape != shapes[1][name].shape for name in block.sites):
+        return factors, proved == set(factors), False
+    if _proved(first, log_q, own) == set(block.sites):
+        return factors, proved == set(factors), True
+    return (
+        factors,
+        proved == set(factors),
+        holds(lambda conditional, values: block.kernel.score(key, conditional, values)),
+    )
+
+
+def _proved(conditional: Conditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
+    """The sites whose log-probabilities, by the program itself, depend at each element on that element alone."""
+    partition, sites = conditional.partition, by_name(conditional.target.sites)
+    shapes = jax.eval_shape(log_probs, own)
+    # Which component an entry is credited to is known only when the assignment has a value.
+    proved = {name for name in shapes if partition.by is None}
+    for plate in partition.plates:
+        axes = {name: _axis(sites[name], plate, value) for name, value in own.items()}
+        found = lanes(log_probs, own, axes)
+        proved = {name for name in proved if found[name].is_at(_plate_axis(sites[name], plate), shapes[name].ndim)}
+    return proved
+
+
+def _plate_axis(site: Site, plate: str) -> int:
+    axis = site.axis(plate)
+    assert axis is not None
+    return axis
+
+
+def _axis(site: Site, plate: str, value: jax.Array) -> int:
+    """The axis of a plate in a site's value."""
+    return value.ndim - site.event_dim + _plate_axis(site, plate)
+
+
+def _states(
+    target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
+) -> tuple[Values, dict[str, jax.Array]]:
+    """States at which elements are changed, stacked, and the values that they are changed to.
+
+    Besides independent draws of the model: elements that take the value of their neighbour, because what keeps elements
+    apart or together shows only where they meet, and, from states that the proposal reaches, further values of it.
+    """
+    states = jax.tree.map(lambda leaf: leaf[:_NUM_STATES], many)
+    own = {name: states[name] for name in block.sites}
+    drawn = {name: many[name][_NUM_STATES : 2 * _NUM_STATES] for name in block.sites}
+    sites = by_name(target.sites)
+
+    def neighbours(name: str) -> jax.Array:
+        value = own[name]
+        for plate in partition.plates:
+            value = jnp.roll(value, 1, axis=1 + _axis(sites[name], plate, value[0]))
+        return value
+
+    pairs = [(states, drawn), (states, {name: neighbours(name) for name in block.sites})]
+    if block.proposes and not isinstance(block.kernel, Enumerated):
+
+        def propose(key: PRNGKey, latents: Values) -> Values:
+            return block.kernel.draw(key, condition(target, latents, block.sites, Partition(target.sites)))[0]
+
+        keys = jax.random.split(key, (2, _NUM_STATES))
+        reached, further = (jax.vmap(propose)(row, states) for row in keys)
+        pairs.append(({**states, **reached}, further))
+    cast = [(base, {name: other[name].astype(own[name].dtype) for name in own}) for base, other in pairs]
+    return jax.tree.map(lambda *leaves: jnp.concatenate([leaf.astype(leaves[0].dtype) for leaf in leaves]), *cast)
+
+
+def _elementwise(
+    elements: Callable[[Conditional, Values], jax.Array], conditional: Conditional, latents: Values, other: Values
+) -> jax.Array:
+    """Whether changing one element of the block changes only that entry of `elements`."""
+    sizes = conditional.target.plate_sizes
+    old = {name: latents[name] for name in conditional.names}
+    places = jnp.arange(conditional.real.shape[0])
+    probed = np.unique(np.linspace(0, len(places) - 1, _NUM_PROBES).astype(int))
+
+    def with_other(element: jax.Array) -> jax.Array:
+        here = places == element
+        mixed = {
+            name: jnp.where(conditional.partition.spread_values(here, name, sizes), other[name], old[name])
+            for name in conditional.names
+        }
+        return elements(conditional, mixed)
+
+    # One after another through the same code, the unchanged state first (no element has the number -1): elements that do
+    # not depend on the changed one then come out the same to the last bit, however large the numbers that cancel in them.
+    before, *after = jax.lax.map(with_other, jnp.asarray([-1, *probed]))
+    stays = [jnp.all(_close(row, before) | (places == element)) for row, element in zip(after, probed, strict=True)]
+    return jnp.all(jnp.stack(stays))
+
+
+# Supports ---------------------------------------------------------------------------------------------------------------
+
+
+def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> tuple[Any, Any]:
+    """Whether draws of the proposal lie in the model's support, and draws of the model in the proposal's.
+
+    A proposal need not reach states that the model gives probability zero by other factors.
+    """
+
+    def inside(judge: program.Program, given: Values, drawn: Values) -> dict[str, jax.Array]:
+        sites = program.raw_sites(judge, keys[0], {**given, **drawn})
+        return {name: jnp.all(sites[name]["fn"].support(drawn[name])) for name in draw.names}
+
+    def one(key: PRNGKey, latents: Values) -> tuple[Any, Any]:
+        conditional = draw.conditional(target, block, latents)
+        bound, given = conditional.bind(block.proposal), conditional.given
+        values, _ = program.evaluate(bound, key, given)
+        drawn = {name: values[name] for name in draw.names}
+        dead = target.log_joint(latents) == -jnp.inf
+        covered = {name: held | dead for name, held in inside(bound, given, draw.own(latents)).items()}
+        return inside(conditional.modelled, given, drawn), covered
+
+    return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))
+
+
+def _never_impossible(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> jax.Array:
+    """Whether, from states that the model can be in, the proposal draws states that it can be in, and the way back."""
+
+    def one(key: PRNGKey, latents: Values) -> jax.Array:
+        conditional = draw.conditional(target, block, latents)
+        values, _ = block.kernel.draw(key, conditional)
+        forward = jnp.sum(conditional.reduce(conditional.log_probs(values)))
+        backward = jnp.sum(block.kernel.score(key, conditional, draw.own(latents)))
+        dead = target.log_joint(latents) == -jnp.inf
+        return dead | ((forward != -jnp.inf) & (backward != -jnp.inf))
+
+    return jnp.all(jax.vmap(one)(keys, many))

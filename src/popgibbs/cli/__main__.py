@@ -1,0 +1,3 @@
+from popgibbs.cli import main
+
+main()

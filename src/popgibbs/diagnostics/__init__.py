@@ -1,0 +1,19 @@
+"""Numbers that say when to trust a posterior."""
+
+from popgibbs.diagnostics.measures import (
+    combined_log_evidence,
+    log_evidence_error,
+    mean_and_error,
+    mean_of,
+    truth_rank_p_value,
+    weak_blocks,
+)
+
+__all__ = [
+    "combined_log_evidence",
+    "log_evidence_error",
+    "mean_and_error",
+    "mean_of",
+    "truth_rank_p_value",
+    "weak_blocks",
+]

@@ -1,0 +1,269 @@
+"""Running and scoring NumPyro programs: the only user of NumPyro's handlers.
+
+A program here is a function without arguments (`lambda: model(**data)`), so models and proposals are treated alike.
+Log-probabilities stay unsummed: one number for each plate element.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from threading import RLock
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from numpyro import handlers
+from numpyro.distributions import MaskedDistribution
+from numpyro.distributions.transforms import biject_to
+from numpyro.infer.util import compute_log_probs
+from numpyro.ops.provenance import eval_provenance
+from numpyro.primitives import Messenger
+
+from popgibbs._typing import LogProbs, PRNGKey, Values
+
+Program = Callable[[], Any]
+
+# NumPyro keeps the active handlers in one list for all threads, so a thread holds this lock while it runs a program.
+# Programs run only when a sampler is built or traced: compiled samplers never wait for each other.
+TRACING = RLock()
+
+_IMPUTED = "_unobserved"  # how NumPyro names the latent site behind `obs_mask`
+
+
+class _Imputed(Messenger):
+    """Gives the latent site behind `obs_mask` its own density in every entry.
+
+    NumPyro masks the entries that are observed, which leaves them without any density: the joint is then improper in
+    them. With their own density they integrate to one, and since nothing depends on them they change nothing else.
+    """
+
+    def __init__(self, program: Program):
+        super().__init__(program)
+        self.observed: set[str] = set()
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample":
+            return
+        self.observed.add(msg["name"].removesuffix("_observed"))  # the sibling that comes just before
+        if msg["name"].endswith(_IMPUTED) and msg["name"].removesuffix(_IMPUTED) in self.observed:
+            while isinstance(msg["fn"], MaskedDistribution):
+                msg["fn"] = msg["fn"].base_dist
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is fixed about a sample site of a model, whatever the sizes of its plates."""
+
+    name: str
+    observed: bool
+    plates: tuple[tuple[str, int], ...]  # (plate, axis of the log-probabilities counted from the right)
+    event_dim: int
+    discrete: bool
+    support: tuple[int, ...] | None  # the values of a finite discrete site
+    parents: frozenset[str]  # latents that its log-probabilities depend on, itself not counted
+    arguments: frozenset[str]  # data arguments that they depend on
+    bounded_by: frozenset[str]  # latents that its support depends on
+
+    def axis(self, plate: str) -> int | None:
+        return dict(self.plates).get(plate)
+
+
+def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple[Values, LogProbs]:
+    """Run a program with some sites fixed; the others are drawn. Returns every site's value and log-probabilities.
+
+    A site uses the same random number whether or not others are fixed, so that a draw and the scoring of another value
+    under the same key see the same internal randomness.
+    """
+    seeded = handlers.seed(_Imputed(program), key)
+    with TRACING:
+        log_probs, sites = compute_log_probs(seeded, (), {}, dict(values), sum_log_prob=False)
+    return {name: jnp.asarray(sites[name]["value"]) for name in log_probs}, log_probs
+
+
+def densities(program: Program, key: PRNGKey, values: Mapping[str, Any], names: tuple[str, ...]) -> LogProbs:
+    """The log-densities that the named sites are drawn from: `handlers.scale` scales a factor, never a draw."""
+    sites = raw_sites(program, key, values)
+    return {name: sites[name]["fn"].log_prob(sites[name]["value"]) for name in names}
+
+
+def draw(program: Program, key: PRNGKey) -> Values:
+    """Values of the sites that a program samples and does not observe."""
+    return {name: site["value"] for name, site in raw_sites(program, key).items() if not site["is_observed"]}
+
+
+def _is_masked(distribution: Any) -> bool:
+    """Whether some entries of a distribution may have no density."""
+    if isinstance(distribution, MaskedDistribution):
+        return distribution._mask is not True
+    return hasattr(distribution, "base_dist") and _is_masked(distribution.base_dist)
+
+
+def returned(program: Program, values: Mapping[str, Any]) -> Any:
+    """What a program returns when its sites have the given values."""
+    with TRACING:
+        return handlers.substitute(handlers.seed(program, jax.random.key(0)), data=dict(values))()
+
+
+def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """NumPyro's own record of the sample sites, for checks when a sampler is built."""
+    seeded = handlers.substitute(handlers.seed(_Imputed(program), key), data=dict(values or {}))
+    with TRACING:
+        trace = handlers.trace(seeded).get_trace()
+    for name, site in trace.items():
+        if site["type"] == "param":
+            raise ValueError(f"'{name}' is a numpyro.param; hold learned arrays in an eqx.Module instead")
+        if site["type"] == "plate" and site["args"][0] != jnp.shape(site["value"])[0]:
+            raise ValueError(f"the plate '{name}' subsamples, which is not supported; remove its subsample_size")
+    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def unconstrain(program: Program, values: Values, names: tuple[str, ...]) -> Values:
+    """The values of the named sites on the real line."""
+    sites = raw_sites(program, jax.random.key(0), values)
+
+    def inverse(name: str) -> Any:
+        support = sites[name]["fn"].support
+        try:
+            return biject_to(support).inv(values[name])
+        except NotImplementedError:
+            raise ValueError(f"HMC cannot move '{name}': no bijection is known from the reals to {support}") from None
+
+    return {name: inverse(name) for name in names}
+
+
+def constrain(program: Program, values: Values, position: Values) -> tuple[Values, LogProbs]:
+    """The values of the sites in `position` from the real line, and the log-volume of each map, by batch element.
+
+    Sites are mapped in the order of the program, so that a support may depend on another site of `position`. All other
+    sites have the given values.
+    """
+    mapped: Values = {}
+    log_volumes: LogProbs = {}
+
+    def place(site: dict[str, Any]) -> Any:
+        name = site["name"]
+        if name not in position:
+            return values.get(name)
+        bijection = biject_to(site["fn"].support)
+        mapped[name] = bijection(position[name])
+        volume = jnp.asarray(bijection.log_abs_det_jacobian(position[name], mapped[name]))
+        batch_dim = mapped[name].ndim - site["fn"].event_dim
+        log_volumes[name] = jnp.sum(volume, axis=tuple(range(batch_dim, volume.ndim)))
+        return mapped[name]
+
+    with TRACING:
+        handlers.substitute(handlers.seed(_Imputed(program), jax.random.key(0)), substitute_fn=place)()
+    return mapped, log_volumes
+
+
+class AbstractSite(NamedTuple):
+    """What tracing alone tells of a site."""
+
+    value: jax.ShapeDtypeStruct
+    batch_shape: tuple[int, ...]
+    observed: bool
+    discrete: bool
+    altered: bool  # by a mask or a scale, so that its log-probability is not that of its draws
+
+
+def abstract_sites(program: Callable[..., Any], *inputs: Any) -> dict[str, AbstractSite]:
+    """The sites of a program by tracing, without computing a number.
+
+    With `inputs`, `program` is a function from them to the program, in which the sites of the first have those values.
+    """
+    found: dict[str, AbstractSite] = {}
+
+    def traced(*inputs: Any) -> None:
+        sites = raw_sites(program(*inputs) if inputs else program, jax.random.key(0), *inputs[:1])
+        for name, site in sites.items():
+            value = jax.ShapeDtypeStruct(jnp.shape(site["value"]), jnp.result_type(site["value"]))
+            fn = site["fn"]
+            altered = _is_masked(fn) or site["scale"] is not None
+            found[name] = AbstractSite(value, fn.batch_shape, site["is_observed"], bool(fn.is_discrete), altered)
+
+    jax.eval_shape(traced, *inputs)
+    return found
+
+
+def shapes(program: Program) -> dict[str, tuple[int, ...]]:
+    return {name: site.value.shape for name, site in abstract_sites(program).items()}
+
+
+def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, ...]:
+    """The sites of a model in order, with what their log-probabilities depend on."""
+    key = jax.random.key(0)
+    abstract = abstract_sites(lambda: model(**data))
+    latents = {name: site.value for name, site in abstract.items() if not site.observed}
+    if clash := sorted(set(latents) & set(data)):
+        raise ValueError(f"the model samples sites {clash} that are also names of its data arguments")
+    sites: list[Site] = []
+
+    def log_probs(**inputs: Any) -> tuple[LogProbs, dict[str, list[jax.Array]]]:
+        bounds: dict[str, list[jax.Array]] = {}
+        arrays = {name: inputs[name] for name in data}
+        values = {name: inputs[name] for name in latents}
+        for name, site in raw_sites(lambda: model(**arrays), key, values).items():
+            observed = site["is_observed"]
+            if not observed and _is_masked(site["fn"]):
+                raise ValueError(
+                    f"the latent site '{name}' lies inside a mask, so some of its values would have no density and "
+                    "the evidence no meaning; sample it outside the mask, and keep the sites that it explains inside"
+                )
+            # In the order of the axes, whichever plate was entered first.
+            plates = sorted(((frame.name, frame.dim) for frame in site["cond_indep_stack"]), key=lambda plate: plate[1])
+            sites.append(
+                Site(
+                    name=name,
+                    observed=observed,
+                    plates=tuple(plates),
+                    event_dim=site["fn"].event_dim,
+                    discrete=bool(site["fn"].is_discrete),
+                    support=None if observed else finite_support(site["fn"]),
+                    parents=frozenset(),
+                    arguments=frozenset(),
+                    bounded_by=frozenset(),
+                )
+            )
+            bounds[name] = [jnp.asarray(bound) for bound in jax.tree.leaves(site["fn"].support)]
+        return evaluate(lambda: model(**arrays), key, values)[1], bounds
+
+    provenance, bounds = eval_provenance(log_probs, **data, **latents)
+    return tuple(
+        replace(
+            site,
+            parents=frozenset(provenance[site.name] & set(latents)) - {site.name},
+            arguments=frozenset(provenance[site.name] & set(data)),
+            bounded_by=frozenset().union(*bounds[site.name]) & set(latents),
+        )
+        for site in sites
+    )
+
+
+def finite_support(distribution: Any) -> tuple[int, ...] | None:
+    """The values of a distribution of one finite discrete number."""
+    if not distribution.has_enumerate_support or distribution.event_dim:
+        return None
+    # A support that depends on data or on other sites is not known before they are.
+    try:
+        with jax.ensure_compile_time_eval():
+            support = distribution.enumerate_support(expand=False)
+    except (NotImplementedError, jax.errors.JAXTypeError):
+        return None
+    return None if isinstance(support, Tracer) else tuple(int(value) for value in np.ravel(support))
+
+
+def masked(log_probs: LogProbs, sites: Mapping[str, Site], mask: Mapping[str, Any]) -> LogProbs:
+    """Log-probabilities with zero at padded elements."""
+    out = {}
+    for name, log_prob in log_probs.items():
+        for plate, axis in sites[name].plates:
+            if plate in mask and jnp.ndim(log_prob) >= -axis:
+                log_prob = jnp.where(expand(mask[plate], axis), log_prob, 0.0)
+        out[name] = log_prob
+    return out
+
+
+def expand(vector: jax.Array, axis: int) -> jax.Array:
+    """A vector laid along an axis counted from the right."""
+    return jnp.reshape(vector, vector.shape + (1,) * (-axis - 1))

@@ -1,0 +1,18 @@
+"""How the values of a block are drawn and scored: users' programs, the prior, enumeration."""
+
+from popgibbs.proposals.base import Kernel
+from popgibbs.proposals.enumerated import Enumerated
+from popgibbs.proposals.prior import Prior
+from popgibbs.proposals.programmed import Programmed, as_kernel
+from popgibbs.proposals.relabelling import Shuffled, check_shuffled, log_average_over_labellings
+
+__all__ = [
+    "as_kernel",
+    "check_shuffled",
+    "Enumerated",
+    "Kernel",
+    "log_average_over_labellings",
+    "Prior",
+    "Programmed",
+    "Shuffled",
+]

@@ -1,0 +1,168 @@
+"""First draws whose components are shuffled, so that they reach every labelling.
+
+A first draw from seeds s (or from a network with one output per component) puts each component in one place, although
+the model does not tell components apart: it reaches one of M! labellings. Shuffled afterwards, a draw has the density
+
+    q̄(z | s) = 1/M! Σ_π q(πz | s),        Σ_π q(πz | s) = Σ_π Π_m q_m(z_π(m) | s),
+
+a permanent of the matrix of each component's density at the values of each other one.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+from math import lgamma
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import stop_gradient
+from jax.random import fold_in
+from jaxtyping import Array, Float, Int
+
+from popgibbs._typing import Elements, PRNGKey, Values
+from popgibbs.model import Conditional, Partition, Target, abstract_sites, by_name, draw
+from popgibbs.proposals.programmed import Programmed
+
+_SHUFFLE = 0x5FF1E  # folded into a draw's key for the shuffle: the proposal itself uses small numbers
+_EXACT_UP_TO = 10  # components: the sum over labellings takes M·2ᴹ⁻¹ steps
+_NUM_PROBES = 4
+
+
+class Shuffled(eqx.Module):
+    """A kernel whose draws have their components, the elements of a plate, shuffled."""
+
+    kernel: Any
+    plate: str = eqx.field(static=True)
+
+    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
+        conditional = self.by_component(conditional)
+        values, _ = self.kernel.draw(key, conditional)
+        order = self._order(key, conditional)
+        return self._taken(conditional, values, order), self._log_density(key, conditional, values)
+
+    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
+        conditional = self.by_component(conditional)
+        unshuffled = self._taken(conditional, values, jnp.argsort(self._order(key, conditional)))
+        return self._log_density(key, conditional, unshuffled)
+
+    def by_component(self, conditional: Conditional) -> Conditional:
+        return replace(conditional, partition=Partition(conditional.target.sites, (self.plate,)))
+
+    def _order(self, key: PRNGKey, conditional: Conditional) -> Int[Array, " component"]:
+        return jax.random.permutation(fold_in(key, _SHUFFLE), conditional.target.plate_sizes[self.plate])
+
+    def _taken(self, conditional: Conditional, values: Values, order: Int[Array, " component"]) -> Values:
+        """The values with other components in place of each."""
+        sites = by_name(conditional.target.sites)
+
+        def take(name: str) -> Array:
+            axis = sites[name].axis(self.plate)
+            assert axis is not None
+            return jnp.take(values[name], order, axis=axis - sites[name].event_dim)
+
+        return {name: take(name) for name in values}
+
+    def _log_density(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
+        places = jnp.arange(conditional.target.plate_sizes[self.plate])
+
+        def rolled(shift: Array) -> Elements:
+            order = (places + shift) % places.size
+            return self.kernel.score(key, conditional, self._taken(conditional, values, order))
+
+        by_shift = jax.vmap(rolled)(places)
+        log_q = by_shift[(places - places[:, None]) % places.size, places[:, None]]
+        return log_average_over_labellings(log_q)[None]
+
+
+def log_average_over_labellings(log_q: Float[Array, "place component"]) -> Float[Array, ""]:
+    """log q̄ from log q_m(z_k), or beyond a few components an estimate that leaves weights exact in the mean.
+
+    The estimate is q(z) / (M! r), where r is the probability of assigning the places, one after another, to the remaining
+    values in proportion to q_m as they are assigned in z. Weights p M! r / q are proper: r is a density of the labelling
+    given z, so it integrates to one in the extended target.
+    """
+    size = log_q.shape[0]
+    # A density of zero as a finite number, because sums of zeros have no gradient.
+    log_q = jnp.maximum(log_q, -1e30)
+    if size > _EXACT_UP_TO:
+        # Places that could hold few of the values choose first: a broad one would take what only a narrow one can have
+        # drawn. The order may depend on the values, but not on which place holds which.
+        chances = jax.nn.softmax(stop_gradient(log_q), axis=-1)
+        order = jnp.argsort(-jnp.sum(chances * jnp.log(jnp.maximum(chances, 1e-30)), axis=-1))
+        log_q = log_q[order][:, order]
+        remaining = jnp.where(jnp.arange(size) >= jnp.arange(size)[:, None], log_q, -jnp.inf)
+        return jnp.sum(jax.nn.logsumexp(remaining, axis=-1)) - lgamma(size + 1)
+    # Over the sets of values that the first places can take, each from those with one value less.
+    sums, smaller = jnp.zeros(1), list[tuple[int, ...]]([()])
+    for count in range(1, size + 1):
+        sets = list(combinations(range(size), count))
+        without = [[smaller.index(taken[:i] + taken[i + 1 :]) for i in range(count)] for taken in sets]
+        sums = jax.nn.logsumexp(sums[np.array(without)] + log_q[count - 1, np.array(sets)], axis=-1)
+        smaller = sets
+    return sums[0] - lgamma(size + 1)
+
+
+def check_shuffled(
+    block: str, shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: tuple[str, ...]
+) -> None:
+    """Raise where a first draw of sites, after others were drawn, cannot be shuffled."""
+    plate, sites, sizes = shuffled.plate, by_name(target.sites), target.plate_sizes
+    what = f"block '{block}': exchangeable='{plate}'"
+    if plate not in sizes:
+        raise ValueError(f"{what} is not a plate of the model; its plates are {sorted(sizes)}")
+    if plate in target.data.mask:
+        raise ValueError(f"{what} is a plate of the data, which tell its elements apart; name a plate of components")
+    if outside := [name for name in names if sites[name].axis(plate) is None]:
+        raise ValueError(f"{what} shuffles all sites of the block, but {outside} lie outside; put them in another block")
+    if before := [name for name in drawn if sites[name].axis(plate) is not None]:
+        raise ValueError(f"{what}, but {before} of that plate are drawn before; put it on the block that draws them")
+    if not isinstance(shuffled.kernel, Programmed):
+        kind = type(shuffled.kernel).__name__
+        raise ValueError(f"{what}, but {kind} draws all components alike, in every labelling; drop exchangeable")
+    modelled = abstract_sites(target.program)
+    given = {name: modelled[name].value for name in drawn}
+    proposed = abstract_sites(lambda given: _first(target, names, given).bind(shuffled.kernel.program), given)
+    for name in names:
+        found, wanted = proposed[name].batch_shape, modelled[name].batch_shape
+        if found != wanted:
+            raise ValueError(
+                f"{what}: the first draw of '{name}' has the batch shape {found}; give it the model's, {wanted}"
+            )
+    if not _splits(shuffled, target, names, drawn):
+        raise ValueError(
+            f"{what}, but in the first draw of {list(names)} the log-probability of a component changes with the values "
+            "of others; draw components independently, given data and randomness inside the proposal"
+        )
+
+
+def _first(target: Target, names: tuple[str, ...], given: Values) -> Conditional:
+    return Conditional(target, given, names, Partition(target.sites), initial=True)
+
+
+def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: tuple[str, ...]) -> bool:
+    """Whether changing one component changes its own log-probability only, at a few states of the model."""
+    arrays, static = eqx.partition((shuffled, target), eqx.is_array)
+
+    def at_state(arrays: Any, key: PRNGKey) -> Array:
+        shuffled, target = eqx.combine(arrays, static)
+        key_old, key_new, key_score = jax.random.split(key, 3)
+        old, new = draw(target.program, key_old), draw(target.program, key_new)
+        first = shuffled.by_component(_first(target, names, {name: old[name] for name in drawn}))
+        sizes = target.plate_sizes
+        places = jnp.arange(sizes[shuffled.plate])
+
+        def with_new(place: Array) -> Elements:
+            here = {name: first.partition.spread_values(places == place, name, sizes) for name in names}
+            mixed = {name: jnp.where(here[name], new[name], old[name]) for name in names}
+            return shuffled.kernel.score(key_score, first, mixed)
+
+        # The unchanged state goes through the same code (no place has the number -1), so that it rounds alike.
+        before, *after = jax.lax.map(with_new, jnp.asarray([-1, *range(places.size)]))
+        same = jnp.isclose(jnp.stack(after), before, rtol=1e-4, atol=1e-4, equal_nan=True)
+        return jnp.all(same | jnp.eye(places.size, dtype=bool))
+
+    # It runs once, so compiling fast matters more than running fast.
+    compiled = jax.jit(jax.vmap(at_state, (None, 0)), compiler_options={"xla_backend_optimization_level": 0})
+    return bool(jnp.all(compiled(arrays, jax.random.split(jax.random.key(21), _NUM_PROBES))))

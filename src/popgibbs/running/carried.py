@@ -1,0 +1,78 @@
+"""A check of every run: the log-probabilities that particles carry are those of their latents.
+
+A block's update computes only the factors that contain its sites, and where it accepts elements one by one, it takes each
+element's own. Both are found when the sampler is built. If something was missed there, a particle carries a stale number:
+after the update of a block whose elements were not proved independent, or at the end.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from popgibbs._typing import Values
+from popgibbs.data import Data
+from popgibbs.model import touched
+from popgibbs.smc import Population, Sampler, disagreement
+
+NOISE_MARGIN = 10.0
+STEPS = np.arange(-4, 5) * np.finfo(np.float32).eps  # relative changes of latents, as rounding makes them
+
+
+def carried_errors(sampler: Sampler, data: Data, population: Population) -> Float[Array, " site"]:
+    """The disagreement of each site's carried log-probabilities with those of the latents, over particles with weight."""
+    carried = population.particles.log_probs
+    fresh = jax.vmap(sampler.target(data).log_probs)(population.particles.latents)
+    alive = population.log_weights > -jnp.inf
+
+    def error(name: str) -> Array:
+        found = disagreement(carried[name], fresh[name]).reshape(alive.shape[0], -1)
+        return jnp.max(jnp.where(alive, jnp.max(found, axis=-1), 0.0))
+
+    return jnp.stack([error(site.name) for site in sampler.sites])
+
+
+def check_carried(
+    sampler: Sampler,
+    indices: np.ndarray,
+    batch: Data,
+    population: Population,
+    errors: Float[np.ndarray, "instance population site"],
+) -> None:
+    """Refuse the results of a batch of instances, whose places in the user's list are `indices`, if they do not hold."""
+    for row, site in np.argwhere(errors.max(axis=1) > 1):
+        name = sampler.sites[site].name
+        data, found = jax.tree.map(lambda leaf: leaf[row], (batch, population))  # noqa: B023
+        if errors[row, :, site].max() > NOISE_MARGIN * _rounding_noise(sampler, data, found, name):
+            raise ValueError(_explain(sampler, name, int(indices[row])))
+
+
+def _explain(sampler: Sampler, name: str, instance: int) -> str:
+    for block, partition in zip(sampler.blocks, sampler.partitions, strict=True):
+        if not partition.whole and name in touched(sampler.sites, block.sites):
+            return (
+                f"block '{block.label}': the elements of the plate {list(partition.plates)} are not independent, which "
+                f"the checks at build did not see: at instance {instance} one element changed the log-probability of "
+                f"'{name}' at another; write '{name}' outside of that plate"
+            )
+    return (
+        f"the log-probability of '{name}' at instance {instance} depends on more than the model's trace shows; compute "
+        "it from the model's sites and arguments by JAX operations alone"
+    )
+
+
+@eqx.filter_jit
+def _rounding_noise(sampler: Sampler, data: Data, population: Population, name: str) -> Array:
+    """How much a site's log-probability changes when latents change by rounding: where large terms cancel, much."""
+    target = sampler.target(data)
+
+    def of_particle(latents: Values) -> Array:
+        def at(step: Array) -> Array:
+            scaled = {n: v * (1 + step) if jnp.issubdtype(v.dtype, jnp.floating) else v for n, v in latents.items()}
+            return target.log_probs(scaled, [name])[name]
+
+        found = jax.lax.map(at, jnp.asarray(STEPS))
+        return jnp.max(jnp.where(jnp.isfinite(found), disagreement(found, found[len(STEPS) // 2]), 0.0))
+
+    return jnp.max(jax.vmap(jax.vmap(of_particle))(population.particles.latents))

@@ -1,0 +1,59 @@
+"""Gradients, steps, checkpoints and the loop around them."""
+
+from popgibbs.training.checkpoint import (
+    SAMPLER,
+    CheckpointError,
+    Checkpoints,
+    digest_of,
+    export,
+    fingerprint,
+    from_names,
+    holds_run,
+    read,
+    read_about,
+    read_arrays,
+    to_names,
+    versions,
+)
+from popgibbs.training.lock import Lock
+from popgibbs.training.loop import Budget, History, Metrics, Step, made_with, run_training, start
+from popgibbs.training.objective import accumulate
+from popgibbs.training.progress import progress_of, sampling_progress, training_progress
+from popgibbs.training.provenance import hyperparameters, refuse_changes
+from popgibbs.training.signals import Interrupted, end_at_once, terminable
+from popgibbs.training.tempering import Temper, Tempering
+
+__all__ = [
+    "accumulate",
+    "Budget",
+    "CheckpointError",
+    "Checkpoints",
+    "digest_of",
+    "end_at_once",
+    "export",
+    "fingerprint",
+    "from_names",
+    "History",
+    "holds_run",
+    "hyperparameters",
+    "Interrupted",
+    "Lock",
+    "made_with",
+    "Metrics",
+    "progress_of",
+    "read",
+    "read_about",
+    "read_arrays",
+    "refuse_changes",
+    "run_training",
+    "SAMPLER",
+    "sampling_progress",
+    "start",
+    "Step",
+    "Temper",
+    "Tempering",
+    "terminable",
+    "to_names",
+    "training_progress",
+    "versions",
+]
