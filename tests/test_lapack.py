@@ -179,7 +179,7 @@ def test_nothing_is_said_where_nothing_can_hang(monkeypatch):
     def stop(*checked: Any) -> None:
         raise Stop(*checked)
 
-    monkeypatch.setattr("popgibbs.building.checks.warn_of_waiting_calls", stop)
+    monkeypatch.setattr("popgibbs.building.factory.warn_of_waiting_calls", stop)
     with pytest.raises(Stop) as stopped:
         build(constant_covariance, mu=Exact(dist.MultivariateNormal))
     checked = stopped.value.args
