@@ -105,6 +105,7 @@ def check_plates(target: Target, axes: Axes) -> str | None:
         for axis, plate in enumerate(names)
         if plate is not None
     ]
+    cannot_pad = None
     for argument, axis, plate in declared:
         if plate not in sizes:
             raise ValueError(
@@ -117,8 +118,8 @@ def check_plates(target: Target, axes: Axes) -> str | None:
         for site in target.sites:
             if argument in site.arguments and site.axis(plate) is None:
                 kind = "observed site" if site.observed else "site"
-                return (
+                cannot_pad = cannot_pad or (
                     f"the {kind} '{site.name}' depends on '{argument}' but lies outside the plate '{plate}', so padded "
                     f"elements would count; put it inside numpyro.plate('{plate}', ...)"
                 )
-    return None
+    return cannot_pad
