@@ -28,25 +28,25 @@ def popgibbs_dmm_step() -> Made:
     """The paper's deep-mixture sampler."""
     from popgibbs.paper.dmm import DMM
 
-    return _popgibbs(DMM, PLANE, size={"points": 200}, num_sweeps=7, at_once=5)
+    return _popgibbs(DMM, PLANE, size={"points": 200}, num_sweeps=7, microbatch_size=5)
 
 
 def popgibbs_bmnist_step() -> Made:
     """The paper's sampler of bouncing digits."""
     from popgibbs.paper.bmnist import BMNIST
 
-    return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 10}, num_sweeps=VIDEO_SWEEPS, at_once=1)
+    return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 10}, num_sweeps=VIDEO_SWEEPS, microbatch_size=1)
 
 
 def popgibbs_bmnist_step_of_twice_the_frames() -> Made:
     """The same with 20 frames."""
     from popgibbs.paper.bmnist import BMNIST
 
-    return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 20}, num_sweeps=VIDEO_SWEEPS, at_once=1)
+    return _popgibbs(BMNIST, VIDEOS, size={"digits": 3, "frames": 20}, num_sweeps=VIDEO_SWEEPS, microbatch_size=1)
 
 
 def _popgibbs(
-    experiment: Any, batch_size: int, size: dict[str, int], num_sweeps: int, at_once: int | None = None
+    experiment: Any, batch_size: int, size: dict[str, int], num_sweeps: int, microbatch_size: int | None = None
 ) -> Made:
     """On one host device a core."""
     import os
@@ -57,12 +57,14 @@ def _popgibbs(
     import optax
 
     from popgibbs.data import complete
-    from popgibbs.training import Budget, Step, start
+    from popgibbs.training import Budget, TrainingStep, start
 
     apg = experiment.build("paper", jax.random.key(0), size)
     optimiser = optax.adam(2.5e-4)
-    budget = Budget(num_particles=PARTICLES, num_sweeps=num_sweeps, batch_size=batch_size, at_once=at_once)
-    step = Step(apg.built, optimiser, budget)
+    budget = Budget(
+        num_particles=PARTICLES, num_sweeps=num_sweeps, batch_size=batch_size, microbatch_size=microbatch_size
+    )
+    step = TrainingStep(apg.built, optimiser, budget)
     batch = jax.vmap(lambda instance: complete(instance, apg.axes))(_batch(experiment, batch_size, size))
     return lambda state: step(state, batch), start(apg.built, jax.random.key(2), optimiser)
 

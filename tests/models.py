@@ -15,6 +15,12 @@ from popgibbs.data import Data
 from popgibbs.moves import Move
 from popgibbs.statistics import mean_pool, pool
 
+
+def conditional_at(sampler: Any, index: int, data: Data, latents: Values) -> Any:
+    """The conditional of a block at the latents of one particle."""
+    return sampler.blocks[index].conditional(sampler.context(index, data), latents)
+
+
 AXES: dict[str, tuple[str | None, ...]] = {"x": ("points",)}
 
 
@@ -185,7 +191,7 @@ def clusters_sampler(model: Any = clusters, move: Move | None = None, **options:
         data={"x": "points"},
         blocks=[
             pg.Block("sigma", proposal=Width(number(0.4), number(-0.7)), move=move),
-            pg.Block("mu", proposal=Means(number(0.9), number(0.1), jnp.array([-0.7, 0.8])), move=move, by="c"),
+            pg.Block("mu", proposal=Means(number(0.9), number(0.1), jnp.array([-0.7, 0.8])), move=move, assigned_by="c"),
             pg.Block("c", proposal=Labels(number(0.7)), move=move),
         ],
         **options,

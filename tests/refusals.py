@@ -52,18 +52,18 @@ def draws(**sites: Any) -> Callable[[Any, Any, Any], None]:
 
 NORMAL = dist.Normal(0.0, 1.0)
 TAU = pg.Block("tau", proposal=draws(tau=dist.Gamma(1.0, 1.0)))
-MU = pg.Block("mu", proposal=draws(mu=NORMAL.expand([3])), by="c")
+MU = pg.Block("mu", proposal=draws(mu=NORMAL.expand([3])), assigned_by="c")
 C = pg.Block("c", proposal=draws(c=lambda n: dist.Categorical(logits=jnp.zeros((n, 3)))))
 ONE = pg.Block("mu", proposal=draws(mu=NORMAL))
 
 
-def build(model: Any, *blocks: pg.Block, data: Any = None, example: Any = None, resample_below: float = 1.0) -> pg.APG:
+def build(model: Any, *blocks: pg.Block, data: Any = None, example: Any = None, ess_threshold: float = 1.0) -> pg.APG:
     return pg.APG(
         model,
         data={"x": "points"} if data is None else data,
         blocks=blocks,
         example=EXAMPLE if example is None else example,
-        resample_below=resample_below,
+        ess_threshold=ess_threshold,
     )
 
 

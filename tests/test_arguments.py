@@ -37,15 +37,15 @@ def fitted(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
 
 
 def sampled(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
-    return located.sample(key, INSTANCES, num_sweeps=1, num_particles=3).log_joints
+    return located.sample(key, INSTANCES, num_sweeps=1, num_particles=3).log_joint
 
 
 def extended(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
-    return posterior.extend(key, 1).log_joints
+    return posterior.extend(key, 1).log_joint
 
 
 def resampled(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
-    return posterior.resampled(key).log_joints
+    return posterior.resampled(key).log_joint
 
 
 def in_arviz(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
@@ -57,9 +57,9 @@ def compared(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
     return pg.compare(key, located, INSTANCES, **budget).log_joint["APG"]
 
 
-def tuned(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
-    moved = pg.hmc_after(located, step_size=1.0, num_steps=1)
-    move: Any = pg.tuned(moved, key, INSTANCES, num_sweeps=1, num_particles=2).built.blocks[0].move
+def tune_step_size(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
+    moved = pg.hmc_rws(located, step_size=1.0, num_steps=1)
+    move: Any = pg.tune_step_size(moved, key, INSTANCES, num_sweeps=1, num_particles=2).built.blocks[0].move
     return np.asarray(move.step_size)
 
 
@@ -110,7 +110,7 @@ def test_numbers_of_sampling_are_checked(located: pg.APG, name: str, value: Any,
         located.sample(KEY, INSTANCES, **{name: value})
 
 
-@pytest.mark.parametrize("name", ["checkpoint_every", "report_every", "at_once"])
+@pytest.mark.parametrize("name", ["checkpoint_every", "report_every", "microbatch_size"])
 def test_zero_is_told_where_one_is_the_least(located: pg.APG, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
         located.fit(KEY, INSTANCES, **{"num_steps": 1, name: 0})
@@ -119,7 +119,7 @@ def test_zero_is_told_where_one_is_the_least(located: pg.APG, name: str) -> None
 def test_integers_of_numpy_become_integers_of_python(located: pg.APG) -> None:
     assert type(whole_number("n", np.int64(3), 1)) is int
     found = located.sample(KEY, INSTANCES, num_sweeps=np.int64(1), num_particles=np.uint8(3), num_populations=np.int32(1))
-    np.testing.assert_array_equal(found.log_joints, sampled(KEY, located, None))
+    np.testing.assert_array_equal(found.log_joint, sampled(KEY, located, None))
 
 
 # The rest ---------------------------------------------------------------------------------------------------------------

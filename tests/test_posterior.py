@@ -19,7 +19,7 @@ from popgibbs.data import Bucket, Data
 from popgibbs.model import Particle, Partition, inspect
 from popgibbs.posterior import Part
 from popgibbs.running import Runner
-from popgibbs.smc import Info, Population, Sampler
+from popgibbs.smc import BuiltSampler, Info, Plan, Population
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -48,20 +48,20 @@ class Numbers:
         self.log_weights = generator.normal(size=particles).astype(np.float32)
         self.log_probs = generator.normal(size=(*particles, 2)).astype(np.float32)
         self.degenerate = np.zeros((len(SIZES), num_populations), bool)
-        self.log_joint = generator.normal(size=sweeps).astype(np.float32)
+        self.mean_log_joint = generator.normal(size=sweeps).astype(np.float32)
         self.log_evidence = generator.normal(size=sweeps).astype(np.float32)
         self.ess = generator.uniform(3, 8, size=(*sweeps, 2)).astype(np.float32)
         self.acceptance = generator.uniform(size=(*sweeps, 2)).astype(np.float32)
         self.impossible = np.zeros((*sweeps, 2), bool)
         self.stale = np.zeros((*sweeps, 4), np.float32)
         self.finite = np.ones((*sweeps, 4), bool)
-        self.diversity = generator.integers(1, 8, sweeps, np.int32)
+        self.num_ancestors = generator.integers(1, 8, sweeps, np.int32)
 
     def posterior(self) -> pg.Posterior:
         blocks = (pg.Block("a", proposal=pg.Prior()), pg.Block("z", "c", proposal=pg.Prior()))
         sites = inspect(model, {"x": np.zeros(3, np.float32)})
-        partitions = (Partition(sites),) * 2
-        sampler = Sampler(model, blocks, None, sites, partitions, (None, None), pg.systematic, 1.0, (), False, None)
+        plans = (Plan(Partition(sites), Partition(sites), summed=None, proved=True),) * 2
+        sampler = BuiltSampler(model, blocks, None, sites, plans, pg.systematic, 1.0)
         runner = Runner(sampler=sampler, num_populations=self.shape[0], num_particles=self.shape[1], batch_size=100)
         return pg.Posterior(runner, [self.part([1, 3], 3), self.part([2, 0], 2)])
 
@@ -113,10 +113,10 @@ def test_instances_come_back_in_the_order_they_were_given_without_padding(number
 
 def test_numbers_have_axes_instance_population_sweep_block(numbers: Numbers) -> None:
     posterior = numbers.posterior()
-    for name in ("log_joint", "ess", "acceptance", "diversity"):
+    for name in ("mean_log_joint", "ess", "acceptance", "num_ancestors"):
         np.testing.assert_array_equal(getattr(posterior, name), getattr(numbers, name))
     np.testing.assert_array_equal(posterior.log_evidence_by_sweep, numbers.log_evidence)
-    np.testing.assert_allclose(posterior.log_joints, numbers.log_probs.sum(axis=-1))
+    np.testing.assert_allclose(posterior.log_joint, numbers.log_probs.sum(axis=-1))
     assert (posterior.num_sweeps, posterior.num_populations, posterior.num_particles) == (2, 3, 8)
     assert posterior.blocks == ["a", "z,c"]
     assert repr(posterior) == "Posterior(4 instances × 3 populations × 8 particles, 2 sweeps, blocks [a] [z,c])"
@@ -249,7 +249,7 @@ def test_arviz_has_populations_as_chains_and_particles_as_draws(numbers: Numbers
         np.testing.assert_array_equal(c[:, :, :size], equal[i]["c"])
         assert np.all(np.isnan(z[:, :, size:]))
         assert np.all(c[:, :, size:] == -1)
-    np.testing.assert_allclose(found.sample_stats["lp"].to_numpy(), np.moveaxis(equal.log_joints, 0, 2))
+    np.testing.assert_allclose(found.sample_stats["lp"].to_numpy(), np.moveaxis(equal.log_joint, 0, 2))
     np.testing.assert_array_equal(found.constant_data["size_points"], SIZES)
     np.testing.assert_allclose(found.constant_data["log_evidence"], posterior.log_evidence)
     found.to_netcdf(str(tmp_path / "posterior.nc"))
@@ -273,7 +273,7 @@ def test_extended_run_continues_the_first_to_rounding() -> None:
     whole = apg.sample(key, instances, num_sweeps=3, **budget)
     extended = short.extend(key, 2)
     assert (short.num_sweeps, extended.num_sweeps) == (1, 3)
-    for name in ("log_evidence_by_sweep", "ess", "weights", "log_joint", "diversity"):
+    for name in ("log_evidence_by_sweep", "ess", "weights", "mean_log_joint", "num_ancestors"):
         np.testing.assert_allclose(getattr(extended, name), getattr(whole, name), rtol=1e-5, atol=1e-6)
     for i in range(2):
         np.testing.assert_allclose(extended[i]["mu"], whole[i]["mu"], rtol=1e-5, atol=1e-6)

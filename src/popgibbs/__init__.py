@@ -2,12 +2,12 @@
 
 from popgibbs import distributions, statistics
 from popgibbs.apg import APG, Fit
-from popgibbs.distributions import Refined, Successive
-from popgibbs.evaluation import Comparison, Method, bootstrapped, compare, hmc_after, tuned
+from popgibbs.distributions import Autoregressive, RefinedGuess
+from popgibbs.evaluation import Comparison, Method, compare, hmc_rws, tune_step_size, with_prior_proposals
 from popgibbs.model import StateSpaceModel
-from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Weigh
+from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
 from popgibbs.posterior import Posterior
-from popgibbs.proposals import Enumerated, Prior
+from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Prior
 from popgibbs.smc import Block, SequenceBlock, multinomial, residual, stratified, systematic
 from popgibbs.statistics import families
 from popgibbs.training import CheckpointError, Interrupted, Tempering
@@ -17,33 +17,35 @@ __version__ = "0.1.0"
 __all__ = [
     "APG",
     "Block",
+    "BoundKernel",
     "CheckpointError",
     "Comparison",
     "Enumerated",
     "Fit",
     "HMC",
     "Interrupted",
+    "Kernel",
     "Method",
     "Metropolis",
     "Move",
     "MoveInfo",
     "Posterior",
     "Prior",
-    "Refined",
+    "RefinedGuess",
     "SequenceBlock",
     "StateSpaceModel",
-    "Successive",
+    "Autoregressive",
     "Tempering",
-    "Weigh",
-    "bootstrapped",
+    "Reweight",
+    "with_prior_proposals",
     "compare",
     "distributions",
     "families",
-    "hmc_after",
+    "hmc_rws",
     "multinomial",
     "residual",
     "statistics",
     "stratified",
     "systematic",
-    "tuned",
+    "tune_step_size",
 ]

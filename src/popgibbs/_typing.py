@@ -22,7 +22,7 @@ Mask: TypeAlias = Bool[Array, " element"]
 Model: TypeAlias = Callable[..., Any]
 """A NumPyro program of one instance and one particle, called with the instance's arrays by keyword."""
 
-ModelLearns: TypeAlias = Literal["blocks", "sweeps"]
+UpdateModel: TypeAlias = Literal["every_block", "every_sweep"]
 """When a model with weights learns: at the initial step and after every block, or after the last block of every sweep."""
 
 Instance: TypeAlias = Mapping[str, Any]

@@ -11,13 +11,13 @@ import jax
 import optax
 
 from popgibbs._arguments import as_key, whole_number
-from popgibbs._typing import KeyLike, Model, ModelLearns, PRNGKey, Resampler, Tracker, Values
+from popgibbs._typing import KeyLike, Model, PRNGKey, Resampler, Tracker, UpdateModel, Values
 from popgibbs.building import build
 from popgibbs.data import Finite, Simulated, Source, as_instances, into_buckets, largest, parse_axes
 from popgibbs.model import TRACING
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
-from popgibbs.smc import Block, Sampler, systematic
+from popgibbs.smc import Block, BuiltSampler, systematic
 from popgibbs.training import (
     SAMPLER,
     Budget,
@@ -57,32 +57,32 @@ class APG:
         example: Any = None,
         initial: "APG | None" = None,
         resample: Resampler = systematic,
-        resample_below: float = 1.0,
+        ess_threshold: float = 1.0,
     ):
         self.model = model
         self.axes = parse_axes(data)
         self.blocks = tuple(blocks)
         self.initial = initial
         self._resample = resample
-        self._resample_below = resample_below
-        self._built: Sampler | None = None
+        self._resample_below = ess_threshold
+        self._built: BuiltSampler | None = None
         if example is not None:
             self.check(example)
 
-    def check(self, example: Any) -> Sampler:
+    def check(self, example: Any) -> BuiltSampler:
         """Check the sampler against an example instance, once."""
         with TRACING:  # threads that meet the sampler at once build it once
             if self._built is None:
                 self._built = self._build(example)
         return self._built
 
-    def _build(self, example: Any) -> Sampler:
+    def _build(self, example: Any) -> BuiltSampler:
         instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
         (values,) = as_instances([instance], self.axes)
         first = None if self.initial is None else self.initial.check(values)
         return build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
 
-    def _check_padding(self, sampler: Sampler, is_padded: bool, instances: Sequence[Values]) -> None:
+    def _check_padding(self, sampler: BuiltSampler, is_padded: bool, instances: Sequence[Values]) -> None:
         """Refuse to pad where that would change a number."""
         if not is_padded:
             return
@@ -93,7 +93,7 @@ class APG:
             raise ValueError(f"instances of different sizes are padded to one, but {sampler.cannot_pad}")
 
     @property
-    def built(self) -> Sampler:
+    def built(self) -> BuiltSampler:
         """The checked sampler; it exists after `check`, `fit` or `sample`."""
         if self._built is None:
             raise ValueError("this sampler has not met an instance; call check(example), fit or sample first")
@@ -107,10 +107,10 @@ class APG:
             blocks=blocks,
             initial=initial,
             resample=self._resample,
-            resample_below=self._resample_below,
+            ess_threshold=self._resample_below,
         )
 
-    def like(self, built: Sampler) -> "APG":
+    def like(self, built: BuiltSampler) -> "APG":
         """This sampler with other arrays."""
         new = self.with_blocks(built.blocks, self.initial)
         new.model, new._built = built.model, built
@@ -127,8 +127,8 @@ class APG:
         batch_size: int = 20,
         optimiser: optax.GradientTransformation | None = None,
         tempering: Tempering | None = None,
-        model_learns: ModelLearns = "blocks",
-        at_once: int | None = None,
+        update_model: UpdateModel = "every_block",
+        microbatch_size: int | None = None,
         checkpoints: str | Path | None = None,
         checkpoint_every: int = 1000,
         resume: bool = False,
@@ -136,20 +136,20 @@ class APG:
         configuration: Mapping[str, Any] | None = None,
         report_every: int = 50,
         trackers: Sequence[Tracker] = (),
-        at_checkpoints: Callable[[int, "APG"], None] | None = None,
+        on_checkpoint: Callable[[int, "APG"], None] | None = None,
         progress: bool = True,
     ) -> "Fit":
         """Train the proposals, and the model if it has arrays, on instances or on a simulator `key -> instance`.
 
         `tempering` starts with a flattened likelihood, for models whose weights collapse from a cold start.
-        `model_learns` says when the model does: at the initial step and after all `"blocks"`, as in the paper, or at the
+        `update_model` says when the model does: at the initial step and after all `"blocks"`, as in the paper, or at the
         end of all `"sweeps"`, when everything has been updated.
-        `at_once` is how many instances of its share of the batch a device works on at a time: fewer need less memory, and
-        where instances are large they can be faster.
+        `microbatch_size` is how many instances of its part of the batch a device works on at a time: fewer need less
+        memory, and where instances are large they can be faster.
         `checkpoints` names a directory, for this run alone; with `resume` the run there continues bit for bit, from its
         newest checkpoint that can be read or from that of `step`, with the same arguments except `num_steps`, which may
         grow. The first SIGINT or SIGTERM saves after the current step and stops the run with `Interrupted`, the second
-        ends it at once. `at_checkpoints` is called with the step and the sampler after every regular checkpoint.
+        ends it at once. `on_checkpoint` is called with the step and the sampler after every regular checkpoint.
 
         Raises:
             ValueError: an argument is out of range, or not that of the run which is resumed.
@@ -162,8 +162,8 @@ class APG:
         optimiser = optax.adam(1e-3) if optimiser is None else optimiser
         if not isinstance(optimiser, optax.GradientTransformation):
             raise ValueError(f"optimiser must be one of optax, such as optax.adam(1e-3), not {type(optimiser).__name__}")
-        if checkpoints is None and (at_checkpoints is not None or resume):
-            needing = "resume" if resume else "at_checkpoints"
+        if checkpoints is None and (on_checkpoint is not None or resume):
+            needing = "resume" if resume else "on_checkpoint"
             raise ValueError(f"{needing} needs a directory for checkpoints")
         step = None if step is None else whole_number("step", step, 0)
         if step is not None and not resume:
@@ -172,8 +172,8 @@ class APG:
             num_particles=whole_number("num_particles", num_particles),
             num_sweeps=whole_number("num_sweeps", num_sweeps),
             batch_size=whole_number("batch_size", batch_size),
-            model_learns=model_learns,
-            at_once=None if at_once is None else whole_number("at_once", at_once),
+            update_model=update_model,
+            microbatch_size=None if microbatch_size is None else whole_number("microbatch_size", microbatch_size),
         )
         source, listed = self._source(key, instances)
         sampler = self.check(largest(listed, self.axes))
@@ -189,7 +189,7 @@ class APG:
                     raise ValueError(f"{checkpoints} already holds a run; resume it or choose another directory")
             if progress:
                 begun = (step or saved.latest or 0) if saved is not None else 0
-                labels = [block.label for block in sampler.blocks]
+                labels = [block.name for block in sampler.blocks]
                 trackers = [*trackers, stack.enter_context(training_progress(num_steps, labels, num_particles, begun))]
             trained, history, _ = run_training(
                 sampler,
@@ -205,7 +205,7 @@ class APG:
                 resume_step=step,
                 report_every=report_every,
                 trackers=trackers,
-                at_checkpoints=at_checkpoints and (lambda step, trained: at_checkpoints(step, self.like(trained))),
+                on_checkpoint=on_checkpoint and (lambda step, trained: on_checkpoint(step, self.like(trained))),
             )
         return Fit(self.like(trained), history)
 
@@ -253,7 +253,7 @@ class APG:
         with sampling_progress(len(listed)) if progress else nullcontext() as report:
             buckets = into_buckets(listed, self.axes)
             self._check_padding(sampler, any(bucket.is_padded for bucket in buckets), listed)
-            parts = [Part(bucket, *runner.begin(key, bucket, num_sweeps, report)) for bucket in buckets]
+            parts = [Part(bucket, *runner.run(key, bucket, num_sweeps, report=report)) for bucket in buckets]
         posterior = Posterior(runner, parts)
         posterior.warn()
         return posterior

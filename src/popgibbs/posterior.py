@@ -83,7 +83,7 @@ class Posterior:
 
     @property
     def blocks(self) -> list[str]:
-        return [block.label for block in self._runner.sampler.blocks]
+        return [block.name for block in self._runner.sampler.blocks]
 
     @property
     def num_particles(self) -> int:
@@ -95,7 +95,7 @@ class Posterior:
 
     @property
     def num_sweeps(self) -> int:
-        return self._parts[0].info.log_joint.shape[0] - 1
+        return self._parts[0].info.mean_log_joint.shape[0] - 1
 
     @property
     def weights(self) -> np.ndarray:
@@ -104,7 +104,7 @@ class Posterior:
         return np.moveaxis(np.asarray(normalise(jnp.moveaxis(log_weights, -1, 0))), 0, -1)
 
     @property
-    def log_joints(self) -> np.ndarray:
+    def log_joint(self) -> np.ndarray:
         """log p(x, z) of every particle, (instance, population, particle)."""
 
         def of_part(part: Part) -> np.ndarray:
@@ -114,9 +114,9 @@ class Posterior:
         return self._gather([of_part(part) for part in self._parts])
 
     @property
-    def log_joint(self) -> np.ndarray:
+    def mean_log_joint(self) -> np.ndarray:
         """Σ w̄ log p(x, z) after each sweep, before resampling, (instance, population, sweep)."""
-        return self._info("log_joint")
+        return self._info("mean_log_joint")
 
     @property
     def log_evidence(self) -> np.ndarray:
@@ -147,9 +147,9 @@ class Posterior:
         return self._info("acceptance")
 
     @property
-    def diversity(self) -> np.ndarray:
+    def num_ancestors(self) -> np.ndarray:
         """How many initial particles still have descendants, (instance, population, sweep)."""
-        return self._info("diversity")
+        return self._info("num_ancestors")
 
     @property
     def degenerate(self) -> np.ndarray:
@@ -201,7 +201,9 @@ class Posterior:
         key, num_sweeps = as_key(key), whole_number("num_sweeps", num_sweeps, 1)
         parts = []
         for part in self._parts:
-            population, info = self._runner.go_on(key, part.bucket, part.population, self.num_sweeps + 1, num_sweeps)
+            population, info = self._runner.run(
+                key, part.bucket, num_sweeps, after=part.population, first_sweep=self.num_sweeps + 1
+            )
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), part.info, info)
             parts.append(Part(part.bucket, population, joined))
         extended = Posterior(self._runner, parts)
@@ -259,7 +261,7 @@ class Posterior:
             site.name: np.moveaxis(_stack_ragged([samples[site.name] for samples in each], site.discrete), 0, 2)
             for site in sites
         }
-        statistics = {"lp": np.moveaxis(equal.log_joints, 0, 2)}
+        statistics = {"lp": np.moveaxis(equal.log_joint, 0, 2)}
         last = {
             "log_evidence": self.log_evidence,
             "log_evidence_error": self.log_evidence_error,

@@ -18,9 +18,8 @@ from popgibbs.model import (
     program,
     touched,
 )
-from popgibbs.moves import HMC
 from popgibbs.proposals import Enumerated
-from popgibbs.smc import Block, SequenceBlock
+from popgibbs.smc import Block
 
 
 def check_cover(sites: tuple[Site, ...], blocks: tuple[Block, ...]) -> None:
@@ -31,31 +30,23 @@ def check_cover(sites: tuple[Site, ...], blocks: tuple[Block, ...]) -> None:
         for name in block.sites:
             if name not in named:
                 raise ValueError(
-                    f"block '{block.label}' names the site '{name}', which the model does not have; its latent sites are "
+                    f"block '{block.name}' names the site '{name}', which the model does not have; its latent sites are "
                     f"{sorted(latents)}"
                 )
             if named[name].observed:
-                raise ValueError(f"block '{block.label}' names the site '{name}', which is observed")
+                raise ValueError(f"block '{block.name}' names the site '{name}', which is observed")
     covered = {name for block in blocks for name in block.sites}
     if missing := sorted(set(latents) - covered):
         raise ValueError(f"no block updates the sites {missing}; add them to a Block(...)")
 
 
-def check_sequences(blocks: tuple[Block, ...], target: Target) -> None:
-    model = target.model
+def check_models(blocks: tuple[Block, ...], target: Target) -> None:
+    """Every block can work on the model."""
     for block in blocks:
-        if not isinstance(block, SequenceBlock):
-            continue
-        what = f"SequenceBlock('{block.label}')"
-        if not isinstance(model, StateSpaceModel):
-            raise ValueError(f"{what} goes through the steps of a StateSpaceModel; use a Block for other models")
-        if block.sites != (model.state,):
-            raise ValueError(f"{what} does not name the state of {type(model).__name__}: its state is '{model.state}'")
-        if others := sorted(set(touched(target.sites, block.sites)) - {model.state, model.observed}):
-            raise ValueError(f"{what}: the sites {others} depend on the states too, outside of the steps; use a Block")
-    if isinstance(model, StateSpaceModel):
+        block.check_model(target)
+    if isinstance(target.model, StateSpaceModel):
         for block in blocks:
-            if model.state in block.sites and isinstance(block.move, HMC):
+            if target.model.state in block.sites and block.move.sums_out_finite:
                 _check_one_support(block, target)
 
 
@@ -71,24 +62,23 @@ def _check_one_support(block: Block, target: Target) -> None:
 
     state = program.abstract_sites(target.program)[target.model.state].value
     moving = eval_provenance(supports, previous=jax.ShapeDtypeStruct(state.shape[1:], state.dtype))
-    if not kinds[0] or (any(moving) and not isinstance(block, SequenceBlock)):
+    if not kinds[0] or (any(moving) and block.splits):
         raise ValueError(
-            f"block '{block.label}': HMC needs states whose support is the same at every step; use Metropolis()"
+            f"block '{block.name}': HMC needs states whose support is the same at every step; use Metropolis()"
         )
 
 
 def finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
-    """The finite sites of a block that moves by HMC, which are summed out, as a block of their own."""
+    """The finite sites of a block that its move sums out, as a block of their own."""
     named = by_name(sites)
-    finite = [name for name in block.sites if named[name].support is not None]
-    if not isinstance(block.move, HMC) or isinstance(block, SequenceBlock) or not finite:
+    if not (finite := block.summed_sites(named)):
         return None
     if len(finite) == len(block.sites):
-        raise ValueError(f"block '{block.label}': HMC has no continuous site to move; use Enumerated() as its proposal")
+        raise ValueError(f"block '{block.name}': HMC has no continuous site to move; use Enumerated() as its proposal")
     for name in block.sites:
         if bounding := sorted(named[name].bounded_by & set(finite)):
             raise ValueError(
-                f"block '{block.label}': HMC cannot sum out '{bounding[0]}', on which the support of '{name}' depends; "
+                f"block '{block.name}': HMC cannot sum out '{bounding[0]}', on which the support of '{name}' depends; "
                 f"put '{bounding[0]}' into a block of its own"
             )
     return Block(*finite, proposal=Enumerated())
@@ -97,23 +87,25 @@ def finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
 def candidate(block: Block, target: Target) -> Partition:
     """The finest split of the block's weight that the plates suggest."""
     sites = by_name(target.sites)
-    if isinstance(block.move, HMC):
-        discrete = [name for name in block.sites if sites[name].discrete]
-        if endless := [n for n in discrete if sites[n].support is None or isinstance(block, SequenceBlock)]:
-            raise ValueError(f"block '{block.label}': HMC can neither move the discrete sites {endless} nor sum them out")
+    if block.move.sums_out_finite:
+        summed = block.summed_sites(sites)
+        if endless := [name for name in block.sites if sites[name].discrete and name not in summed]:
+            raise ValueError(f"block '{block.name}': HMC can neither move the discrete sites {endless} nor sum them out")
         return Partition(target.sites)
     if block.kernel is None:
-        raise ValueError(f"block '{block.label}' has no proposal; pass proposal=..., Prior() or Enumerated()")
+        raise ValueError(f"block '{block.name}' has no proposal; pass proposal=..., Prior() or Enumerated()")
     endless = [name for name in block.sites if sites[name].support is None]
-    if isinstance(block.kernel, Enumerated) and endless:
-        raise ValueError(f"block '{block.label}': Enumerated needs finite discrete sites; {endless} are not")
-    if isinstance(block, SequenceBlock):
+    if block.kernel.needs_finite and endless:
+        raise ValueError(
+            f"block '{block.name}': {type(block.kernel).__name__} needs finite discrete sites; {endless} are not"
+        )
+    if not block.splits:
         return Partition(target.sites)
-    if block.by:
+    if block.assigned_by:
         return _by_component(block, target)
     factors = [sites[name] for name in touched(target.sites, block.sites)]
     shared = _shared_plates(factors)
-    if not shared and not isinstance(block.kernel, Enumerated):
+    if not shared and not block.kernel.needs_finite:
         _say_why_whole(block, [sites[name] for name in block.sites], factors)
     return Partition(target.sites, shared)
 
@@ -130,18 +122,19 @@ def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:
     plate = plates_of_block[-1]
     outside = next(site.name for site in factors if site.axis(plate) is None)
     warnings.warn(
-        f"block '{block.label}': its elements in the plate '{plate}' are weighed together, because '{outside}' depends "
-        f"on them from outside the plate; if a discrete site assigns '{outside}' to the elements, name it with by=",
+        f"block '{block.name}': its elements in the plate '{plate}' are weighed together, because '{outside}' depends "
+        f"on them from outside the plate; if a discrete site assigns '{outside}' to the elements, name it with "
+        "assigned_by=",
         stacklevel=4,
     )
 
 
 def _by_component(block: Block, target: Target) -> Partition:
-    """The plate of components that the block's sites lie in; other factors are credited through `by`."""
+    """The plate of components that the block's sites lie in; other factors are credited through `assigned_by`."""
     sites = by_name(target.sites)
-    label = f"block '{block.label}': by='{block.by}'"
-    by = sites.get(block.by or "")
-    if by is None or by.observed or by.support is None or block.by in block.sites:
+    label = f"block '{block.name}': assigned_by='{block.assigned_by}'"
+    by = sites.get(block.assigned_by or "")
+    if by is None or by.observed or by.support is None or block.assigned_by in block.sites:
         raise ValueError(f"{label} must name a finite discrete latent site of another block")
     shared = list(_shared_plates([sites[name] for name in block.sites]))
     if len(shared) != 1:
@@ -152,7 +145,9 @@ def _by_component(block: Block, target: Target) -> Partition:
     for name in touched(target.sites, block.sites):
         routed = sites[name].axis(shared[0]) is None
         if routed and any(sites[name].axis(plate) is None for plate, _ in by.plates):
-            raise ValueError(f"{label}: '{name}' depends on the block but lies outside the plates of '{block.by}'")
+            raise ValueError(
+                f"{label}: '{name}' depends on the block but lies outside the plates of '{block.assigned_by}'"
+            )
     return Partition(target.sites, tuple(shared), by)
 
 
@@ -164,30 +159,32 @@ def decide(index: int, block: Block, candidate: Partition, findings: Findings) -
     culprits = [name for name, independent in findings.independent[index].items() if not independent]
     if culprits:
         described = (
-            f"block '{block.label}': the elements of the plate {list(candidate.plates)} are not independent: changing "
+            f"block '{block.name}': the elements of the plate {list(candidate.plates)} are not independent: changing "
             f"one changes the log-probability of '{culprits[0]}' at another"
         )
-        if block.by:
-            raise ValueError(f"{described}; drop by='{block.by}'")
-        if isinstance(block.kernel, Enumerated):
-            raise ValueError(f"{described}, so Enumerated would not be exact; use another proposal")
+        if block.assigned_by:
+            raise ValueError(f"{described}; drop assigned_by='{block.assigned_by}'")
+        if block.kernel.needs_finite:
+            raise ValueError(f"{described}, so {type(block.kernel).__name__} would not be exact; use another proposal")
         warnings.warn(f"{described}; the block is weighed as a whole", stacklevel=4)
         return whole
     if not findings.proposal_splits[index]:
-        if block.by:
+        if block.assigned_by:
             raise ValueError(
-                f"block '{block.label}': by='{block.by}' weighs each component by itself, but the proposal's "
-                "log-probabilities do not split over components; give its sites the batch shape of the model's"
+                f"block '{block.name}': assigned_by='{block.assigned_by}' weighs each component by itself, but the "
+                "proposal's log-probabilities do not split over components; give its sites the batch shape of the model's"
             )
         return whole
     return candidate
 
 
 def check_enumerable(block: Block, partition: Partition, target: Target) -> None:
-    shapes = program.shapes(target.program)
+    if not block.splits or block.kernel is None or not block.kernel.needs_finite:
+        return
+    kind, shapes = type(block.kernel).__name__, program.shapes(target.program)
     for name in block.sites:
         if len(shapes[name]) != len(partition.plates):
             raise ValueError(
-                f"block '{block.label}': Enumerated needs '{name}' to have one value in each element of a plate that all "
-                f"its factors share; it has shape {shapes[name]}, the shared plates are {list(partition.plates)}"
+                f"block '{block.name}': {kind} needs '{name}' to have one value in each element of a plate that all its "
+                f"factors share; it has shape {shapes[name]}, the shared plates are {list(partition.plates)}"
             )

@@ -26,7 +26,7 @@ MIN_SIZE = 4  # of a declared plate in the checks; independence cannot be seen o
 
 def check_shared_arrays(model: Any, blocks: tuple[Block, ...]) -> None:
     owners: dict[int, str] = {}
-    for name, tree in [("the model", model), *((f"block '{block.label}'", block.kernel) for block in blocks)]:
+    for name, tree in [("the model", model), *((f"block '{block.name}'", block.kernel) for block in blocks)]:
         for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array)):
             if id(leaf) in owners:
                 raise ValueError(

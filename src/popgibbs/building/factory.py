@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from popgibbs._typing import Resampler, Values
-from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_sequences, decide, finite_part
+from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
 from popgibbs.building.data_rules import (
     MIN_SIZE,
     check_plates,
@@ -19,23 +19,20 @@ from popgibbs.building.data_rules import (
 from popgibbs.building.lapack import warn_of_waiting_calls
 from popgibbs.building.probes import Findings, measure
 from popgibbs.building.proposal_rules import (
+    Sampled,
     check_exchangeable,
     check_first_draws,
     checked,
+    first_partition,
     found_padding,
     is_weighed,
     raise_findings,
     updates_of,
 )
 from popgibbs.data import Axes, complete
-from popgibbs.model import (
-    Summed,
-    Target,
-    latent_names,
-)
+from popgibbs.model import Summed, Target, latent_names
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Enumerated
-from popgibbs.smc import Block, Sampler, SequenceBlock
+from popgibbs.smc import Block, BuiltSampler, Plan
 
 
 def build(
@@ -44,12 +41,16 @@ def build(
     axes: Axes,
     example: Values,
     resampler: Resampler,
-    resample_below: float,
-    first: Sampler | None = None,
-) -> Sampler:
-    """Check a model, its blocks and an example instance against each other, and fix how each block's weight splits."""
-    if not 0.0 <= resample_below <= 1.0:
-        raise ValueError(f"resample_below={resample_below} is a fraction of the particles: it lies between 0 and 1")
+    ess_threshold: float,
+    first: BuiltSampler | None = None,
+) -> BuiltSampler:
+    """Check a model, its blocks and an example instance against each other, and plan how each block works.
+
+    Rules come first, in the order in which a user would look for a mistake: arguments, data, model, blocks, proposals.
+    Measurements on the example follow, and then the plans.
+    """
+    if not 0.0 <= ess_threshold <= 1.0:
+        raise ValueError(f"ess_threshold={ess_threshold} is a fraction of the particles: it lies between 0 and 1")
     check_shared_arrays(model, (*blocks, *(first.blocks if first else ())))
     check_signature(model, example)
     is_small = min(complete(example, axes).sizes, default=MIN_SIZE) < MIN_SIZE
@@ -59,43 +60,57 @@ def build(
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
     check_cover(sites, blocks)
-    check_sequences(blocks, target)
+    check_models(blocks, target)
     summed_out = {i: part for i, block in enumerate(blocks) if (part := finite_part(block, sites))}
     judged = (*blocks, *summed_out.values())
     candidates = tuple(candidate(block, target) for block in judged)
-    if first is None:
-        first_draws = check_first_draws(blocks, target)
-        check_exchangeable(blocks, target)
-    elif (theirs := set(latent_names(first.sites))) == (ours := set(latent_names(sites))):
-        first_draws = []
-    else:
-        raise ValueError(f"`initial=` draws the sites {sorted(theirs)}, but the model has {sorted(ours)}")
+    first_draws = _first_draws(blocks, target, first)
     updates = updates_of(blocks, target)
-    draws = first_draws + checked(updates, blocks, target)
+    draws = [*first_draws, *checked(updates, blocks, target)]
     warn_of_waiting_calls(target, blocks, draws)  # before anything runs, because that is where it could hang
     weighed = [draw for draw in updates if is_weighed(blocks[draw.block])]
+
     findings = measure(target, judged, candidates, draws, weighed, axes, can_pad=cannot_pad is None)
     raise_findings(findings, blocks)
+
     partitions = [decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]
     for block, partition in zip(judged, partitions, strict=True):
-        if isinstance(block.kernel, Enumerated) and not isinstance(block, SequenceBlock):
-            check_enumerable(block, partition, target)
-    summed: list[Summed | None] = [None] * len(blocks)
-    for (i, part), partition in zip(summed_out.items(), partitions[len(blocks) :], strict=True):
-        summed[i] = Summed(part.sites, partition)
-    return Sampler(
+        check_enumerable(block, partition, target)
+    summed = {
+        i: Summed(part.sites, partition)
+        for (i, part), partition in zip(summed_out.items(), partitions[len(blocks) :], strict=True)
+    }
+    plans = [
+        Plan(
+            partition=partitions[i],
+            first_partition=first_partition(i, partitions[i], first_draws, target),
+            summed=summed.get(i),
+            proved=findings.proved.get(i, True),
+        )
+        for i in range(len(blocks))
+    ]
+    return BuiltSampler(
         model=model,
         blocks=_with_moves(blocks, findings),
         first=None if first is None else first.without_model(),
         sites=sites,
-        partitions=tuple(partitions[: len(blocks)]),
-        summed=tuple(summed),
+        plans=tuple(plans),
         resampler=resampler,
-        resample_below=resample_below,
-        unproved=tuple(i for i, block in enumerate(blocks) if not partitions[i].whole and not findings.proved[i]),
+        ess_threshold=ess_threshold,
         small_example=is_small,
         cannot_pad=cannot_pad or found_padding(findings, blocks) or (first.cannot_pad if first else None),
     )
+
+
+def _first_draws(blocks: tuple[Block, ...], target: Target, first: BuiltSampler | None) -> Sampled:
+    """The first draws to be checked; those of another sampler were when that was built."""
+    if first is None:
+        draws = check_first_draws(blocks, target)
+        check_exchangeable(blocks, target)
+        return draws
+    if (theirs := set(latent_names(first.sites))) != (ours := set(latent_names(target.sites))):
+        raise ValueError(f"`initial=` draws the sites {sorted(theirs)}, but the model has {sorted(ours)}")
+    return {}
 
 
 def _with_moves(blocks: tuple[Block, ...], findings: Findings) -> tuple[Block, ...]:
@@ -105,8 +120,8 @@ def _with_moves(blocks: tuple[Block, ...], findings: Findings) -> tuple[Block, .
     for index, block in enumerate(blocks):
         if index in biased:
             described = (
-                f"block '{block.label}': its proposal can draw values of probability zero under the model, or cannot "
-                "draw some that the model can; Weigh() is biased there"
+                f"block '{block.name}': its proposal can draw values of probability zero under the model, or cannot "
+                "draw some that the model can; Reweight() is biased there"
             )
             way_out = "its move is Metropolis() instead" if block.chosen is None else "use move=Metropolis()"
             warnings.warn(f"{described}, so {way_out}", stacklevel=4)

@@ -42,7 +42,7 @@ def warn_of_waiting_calls(target: Target, blocks: tuple[Block, ...], draws: list
     latents, _ = jax.eval_shape(lambda key: program.evaluate(target.program, key, {}), _key())
     for draw in draws:
         block = blocks[draw.block]
-        owner = f"block '{block.label}': its proposal"
+        owner = f"block '{block.name}': its proposal"
         found[owner] = found.get(owner, set()) | _calls_of_proposal(target, block, draw, latents)
     for owner, calls in found.items():
         if lapack := sorted(calls - {"fft"}):
@@ -78,7 +78,7 @@ def _calls_of_model(target: Target) -> dict[str, set[str]]:
 def _calls_of_proposal(target: Target, block: Block, draw: Draw, latents: Values) -> set[str]:
     def run(key: PRNGKey, data: Data, latents: Values) -> Any:
         conditional = draw.conditional(Target(target.model, data, target.sites), block, latents)
-        return program.evaluate(conditional.bind(block.proposal), key, conditional.given)
+        return block.kernel.bind(key, conditional).draw()
 
     jaxpr = _traced(run, _key(), target.data, latents)
     return _waiting(jaxpr, _needed(jaxpr, jaxpr.outvars))

@@ -16,20 +16,8 @@ import numpy as np
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.lanes import lanes
 from popgibbs.data import Axes, Data, pad, plates
-from popgibbs.model import (
-    AnyConditional,
-    Conditional,
-    Partition,
-    Sequence,
-    Site,
-    Target,
-    by_name,
-    condition,
-    program,
-    undrawn,
-)
-from popgibbs.proposals import Enumerated, Programmed
-from popgibbs.smc import Block, at_step
+from popgibbs.model import BlockConditional, Conditional, Partition, Site, Target, by_name, condition, program
+from popgibbs.smc import Block
 
 _NUM_PROBES = 32  # elements that are changed
 _NUM_DRAWS = 32  # states that are drawn from the model
@@ -37,30 +25,20 @@ _NUM_STATES = 8  # of these, at which elements are changed
 
 
 class Draw(NamedTuple):
-    """A proposal to be judged: of which block, for which sites, at the first step or later."""
+    """A proposal to be checked: of which block, for which sites, at the first step or later."""
 
     block: int
     names: tuple[str, ...]
     given: tuple[str, ...]
     initial: bool
-    step: int | None = None  # of a sequence, which stands for all of them
 
-    def conditional(self, target: Target, block: Block, latents: Values) -> AnyConditional:
-        """What the proposal draws for, at the latents that exist then."""
-        given = {name: latents[name] for name in self.given}
-        if self.step is None:
-            return Conditional(target, given, self.names, Partition(target.sites), self.initial)
-        has_globals = not undrawn(target.sites, (*self.given, *self.names))
-        sequence = Sequence(target.model, target.data, block.proposal)
-        return at_step(sequence, self.step, latents, self.initial, has_globals)
+    def conditional(self, target: Target, block: Block, latents: Values) -> Conditional:
+        """The conditional that the proposal draws for, at the latents that exist then."""
+        return block.probed_conditional(target, self.names, self.given, latents, initial=self.initial)
 
-    def own(self, latents: Values) -> Values:
+    def own(self, block: Block, latents: Values) -> Values:
         """The values of the sites that are drawn."""
-        own = self._all(latents)
-        return own if self.step is None else {name: value[self.step] for name, value in own.items()}
-
-    def _all(self, latents: Values) -> Values:
-        return {name: latents[name] for name in self.names}
+        return {name: block.probed(latents[name]) for name in self.names}
 
 
 class Findings(NamedTuple):
@@ -166,9 +144,10 @@ def _proposal_keeps(
     block: Block, draw: Draw, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
 ) -> jax.Array:
     def log_q(target: Target, latents: Values) -> jax.Array:
-        return jnp.sum(block.kernel.score(key, draw.conditional(target, block, latents), draw.own(latents)))
+        bound = block.kernel.bind(key, draw.conditional(target, block, latents))
+        return jnp.sum(bound.score(draw.own(block, latents)))
 
-    terms = max(np.size(value) for value in draw.own(small[1]).values())
+    terms = max(np.size(value) for value in draw.own(block, small[1]).values())
     return _close(log_q(*small), log_q(*large), terms)
 
 
@@ -183,7 +162,7 @@ def _probe_elements(
     first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
     own = {name: many[name][0] for name in block.sites}
 
-    def holds(elements: Callable[[Conditional, Values], jax.Array]) -> jax.Array:
+    def holds(elements: Callable[[BlockConditional, Values], jax.Array]) -> jax.Array:
         def at_state(state: tuple[Values, Values]) -> jax.Array:
             return _elementwise(elements, condition(target, state[0], block.sites, partition), *state)
 
@@ -194,31 +173,28 @@ def _probe_elements(
 
     proved = _proved(first, first.log_probs, own)
     factors = {name: jnp.ones((), bool) if name in proved else splits(name) for name in first.factors}
-    if not isinstance(block.kernel, Programmed):
-        return factors, proved == set(factors), True
+    all_proved = proved == set(factors)
+    if block.kernel.from_model:
+        return factors, all_proved, True
 
     def log_q(values: Values) -> Values:
-        scored = program.evaluate(first.bind(block.proposal), key, {**first.given, **values})[1]
-        return {name: scored[name] for name in block.sites}
+        return block.kernel.bind(key, first).log_probs(values) or {}
 
     shapes = jax.eval_shape(lambda: (log_q(own), first.log_probs(own)))
-    if any(shapes[0][name].shape != shapes[1][name].shape for name in block.sites):
-        return factors, proved == set(factors), False
-    if _proved(first, log_q, own) == set(block.sites):
-        return factors, proved == set(factors), True
-    return (
-        factors,
-        proved == set(factors),
-        holds(lambda conditional, values: block.kernel.score(key, conditional, values)),
-    )
+    if any(shapes[0][name].shape != shapes[1][name].shape for name in shapes[0]):
+        return factors, all_proved, False
+    if shapes[0] and _proved(first, log_q, own) == set(block.sites):
+        return factors, all_proved, True
+    scores = holds(lambda conditional, values: block.kernel.bind(key, conditional).score(values))
+    return factors, all_proved, scores
 
 
-def _proved(conditional: Conditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
+def _proved(conditional: BlockConditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
     """The sites whose log-probabilities, by the program itself, depend at each element on that element alone."""
     partition, sites = conditional.partition, by_name(conditional.target.sites)
     shapes = jax.eval_shape(log_probs, own)
     # Which component an entry is credited to is known only when the assignment has a value.
-    proved = {name for name in shapes if partition.by is None}
+    proved = {name for name in shapes if partition.assigned_by is None}
     for plate in partition.plates:
         axes = {name: _axis(sites[name], plate, value) for name, value in own.items()}
         found = lanes(log_probs, own, axes)
@@ -257,10 +233,10 @@ def _states(
         return value
 
     pairs = [(states, drawn), (states, {name: neighbours(name) for name in block.sites})]
-    if block.proposes and not isinstance(block.kernel, Enumerated):
+    if block.proposes and not block.kernel.needs_finite:
 
         def propose(key: PRNGKey, latents: Values) -> Values:
-            return block.kernel.draw(key, condition(target, latents, block.sites, Partition(target.sites)))[0]
+            return block.kernel.bind(key, condition(target, latents, block.sites, Partition(target.sites))).draw()[0]
 
         keys = jax.random.split(key, (2, _NUM_STATES))
         reached, further = (jax.vmap(propose)(row, states) for row in keys)
@@ -270,7 +246,10 @@ def _states(
 
 
 def _elementwise(
-    elements: Callable[[Conditional, Values], jax.Array], conditional: Conditional, latents: Values, other: Values
+    elements: Callable[[BlockConditional, Values], jax.Array],
+    conditional: BlockConditional,
+    latents: Values,
+    other: Values,
 ) -> jax.Array:
     """Whether changing one element of the block changes only that entry of `elements`."""
     sizes = conditional.target.plate_sizes
@@ -302,18 +281,15 @@ def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.
     A proposal need not reach states that the model gives probability zero by other factors.
     """
 
-    def inside(judge: program.Program, given: Values, drawn: Values) -> dict[str, jax.Array]:
-        sites = program.raw_sites(judge, keys[0], {**given, **drawn})
-        return {name: jnp.all(sites[name]["fn"].support(drawn[name])) for name in draw.names}
-
     def one(key: PRNGKey, latents: Values) -> tuple[Any, Any]:
         conditional = draw.conditional(target, block, latents)
-        bound, given = conditional.bind(block.proposal), conditional.given
-        values, _ = program.evaluate(bound, key, given)
-        drawn = {name: values[name] for name in draw.names}
+        bound = block.kernel.bind(key, conditional)
+        drawn, _ = bound.draw()
+        modelled = program.raw_sites(conditional.modelled, key, {**conditional.given, **drawn})
+        inside = {name: jnp.all(modelled[name]["fn"].support(drawn[name])) for name in draw.names}
         dead = target.log_joint(latents) == -jnp.inf
-        covered = {name: held | dead for name, held in inside(bound, given, draw.own(latents)).items()}
-        return inside(conditional.modelled, given, drawn), covered
+        covered = {name: held | dead for name, held in bound.covers(draw.own(block, latents)).items()}
+        return inside, covered
 
     return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))
 
@@ -323,9 +299,10 @@ def _never_impossible(target: Target, block: Block, draw: Draw, many: Values, ke
 
     def one(key: PRNGKey, latents: Values) -> jax.Array:
         conditional = draw.conditional(target, block, latents)
-        values, _ = block.kernel.draw(key, conditional)
+        bound = block.kernel.bind(key, conditional)
+        values, _ = bound.draw()
         forward = jnp.sum(conditional.reduce(conditional.log_probs(values)))
-        backward = jnp.sum(block.kernel.score(key, conditional, draw.own(latents)))
+        backward = jnp.sum(bound.score(draw.own(block, latents)))
         dead = target.log_joint(latents) == -jnp.inf
         return dead | ((forward != -jnp.inf) & (backward != -jnp.inf))
 

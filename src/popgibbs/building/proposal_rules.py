@@ -1,20 +1,19 @@
 """Rules about proposals: what they sample, with which shapes and supports, and what padding does to them."""
 
+import jax
+
 from popgibbs._typing import Values
 from popgibbs.building.messages import first_line
 from popgibbs.building.probes import Draw, Findings
-from popgibbs.model import (
-    Target,
-    by_name,
-    latent_names,
-    program,
-)
-from popgibbs.moves import Weigh
-from popgibbs.proposals import Enumerated, Prior, Programmed, check_shuffled
-from popgibbs.smc import Block, SequenceBlock, initial_plan
+from popgibbs.model import AbstractSite, Conditional, Partition, Target, abstract_sites, by_name, latent_names
+from popgibbs.proposals import Kernel, check_shuffled, sites_at
+from popgibbs.smc import Block, initial_plan
+
+Sampled = dict[Draw, dict[str, AbstractSite]]
+"""What proposals that are not built from the model sample, by site."""
 
 
-def check_first_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
+def check_first_draws(blocks: tuple[Block, ...], target: Target) -> Sampled:
     """Every site is first drawn by a block that can see all it needs."""
     draws = []
     sites = by_name(target.sites)
@@ -23,18 +22,17 @@ def check_first_draws(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
         block = blocks[index]
         if block.kernel is None:
             raise ValueError(
-                f"block '{block.label}' moves {list(names)} by HMC but nothing draws them first; give it a proposal, put "
+                f"block '{block.name}' moves {list(names)} by HMC but nothing draws them first; give it a proposal, put "
                 "a block that contains them before it, or pass `initial=` to APG"
             )
-        needs_parents = isinstance(block, SequenceBlock) and isinstance(block.kernel, Enumerated)
-        if isinstance(block.kernel, Prior) or needs_parents:
+        if block.needs_parents:
             for name in names:
                 if undrawn := sorted(sites[name].parents - set(drawn) - set(names)):
                     raise ValueError(
-                        f"block '{block.label}': {type(block.kernel).__name__} cannot draw '{name}' first, because its "
+                        f"block '{block.name}': {type(block.kernel).__name__} cannot draw '{name}' first, because its "
                         f"parents {undrawn} are drawn by later blocks; put those blocks before it"
                     )
-        draws.append(Draw(index, names, drawn, initial=True, step=_step_of(block)))
+        draws.append(Draw(index, names, drawn, initial=True))
         drawn += names
     return checked(draws, blocks, target)
 
@@ -47,9 +45,9 @@ def check_exchangeable(blocks: tuple[Block, ...], target: Target) -> None:
         names = first.get(index, ())
         if block.exchangeable is not None:
             if not names:
-                what = f"block '{block.label}': exchangeable='{block.exchangeable}'"
+                what = f"block '{block.name}': exchangeable='{block.exchangeable}'"
                 raise ValueError(f"{what} is about a first draw, but earlier blocks draw its sites; put it on those")
-            check_shuffled(block.label, block.first_kernel, target, names, drawn)
+            check_shuffled(block.name, block.kernel, block.exchangeable, target, names, drawn)
         drawn += names
 
 
@@ -59,44 +57,47 @@ def updates_of(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
     for index, block in enumerate(blocks):
         if block.proposes:
             others = tuple(name for name in latent_names(target.sites) if name not in block.sites)
-            draws.append(Draw(index, block.sites, others, initial=False, step=_step_of(block)))
+            draws.append(Draw(index, block.sites, others, initial=False))
     return draws
 
 
 def is_weighed(block: Block) -> bool:
-    """Whether a block's updates are weighed, by choice or by default; what is enumerated is possible by construction."""
-    return not isinstance(block.kernel, Enumerated) and (isinstance(block.move, Weigh))
+    """Whether a block's updates are weighed, by choice or by default, and an impossible one would bias them."""
+    return block.move.weighs and not block.kernel.is_exact
 
 
-def checked(draws: list[Draw], blocks: tuple[Block, ...], target: Target) -> list[Draw]:
-    """Those of proposals that users wrote, which sample just what they should."""
-    programmed = [draw for draw in draws if isinstance(blocks[draw.block].kernel, Programmed)]
-    for draw in programmed:
-        _check_program(blocks[draw.block], draw, target)
-    return programmed
+def checked(draws: list[Draw], blocks: tuple[Block, ...], target: Target) -> Sampled:
+    """Proposals that are not built from the model must sample exactly the sites they should."""
+    foreign = [draw for draw in draws if not blocks[draw.block].kernel.from_model]
+    return {draw: _checked_sites(blocks[draw.block], draw, target) for draw in foreign}
 
 
-def _step_of(block: Block) -> int | None:
-    """The step at which proposals of a sequence are judged: it has a step before and one after."""
-    return 1 if isinstance(block, SequenceBlock) else None
+def first_partition(index: int, partition: Partition, sampled: Sampled, target: Target) -> Partition:
+    """How the first draw of a block splits: as its updates do, if its distributions have the model's batch shapes."""
+    modelled = abstract_sites(target.program)
+    for draw, sites in sampled.items():
+        if draw.block == index and draw.initial:
+            shapes = {name: (sites[name].batch_shape, modelled[name].batch_shape) for name in draw.names}
+            if any(mine not in (None, models) for mine, models in shapes.values()):
+                return Partition(target.sites)
+    return partition
 
 
 def _what(block: Block, initial: bool) -> str:
-    return f"block '{block.label}': its proposal" + ("'s first draw" if initial else "")
+    return f"block '{block.name}': its proposal" + ("'s first draw" if initial else "")
 
 
-def _check_program(block: Block, draw: Draw, target: Target) -> None:
+def _checked_sites(block: Block, draw: Draw, target: Target) -> dict[str, AbstractSite]:
     """A proposal samples exactly its block's sites, with the shapes that the model gives them."""
     what = _what(block, draw.initial)
-    modelled = program.abstract_sites(target.program)
+    modelled = abstract_sites(target.program)
+    values = {name: site.value for name, site in modelled.items() if not site.observed}
 
-    def propose(given: Values, own: Values) -> program.Program:
-        return draw.conditional(target, block, {**given, **own}).bind(block.proposal)
+    def bound(latents: Values) -> tuple[Kernel, Conditional]:
+        return block.kernel, draw.conditional(target, block, latents)
 
-    values = {name: site.value for name, site in modelled.items()}
     try:
-        given = {name: values[name] for name in draw.given}
-        proposed = program.abstract_sites(propose, given, {name: values[name] for name in draw.names})
+        proposed = sites_at(bound, {name: values[name] for name in (*draw.given, *draw.names)})
     except KeyError as error:
         remedy = "define `initial`, or put the block that draws it before this one" if draw.initial else "check the name"
         raise ValueError(f"{what} reads {error}, which has not been drawn; {remedy}") from error
@@ -112,19 +113,20 @@ def _check_program(block: Block, draw: Draw, target: Target) -> None:
         mine, models = proposed[name], modelled[name]
         if mine.altered:
             raise ValueError(f"{what} masks or scales the density of '{name}'; it must be the density of what it draws")
-        shape = models.value.shape if draw.step is None else models.value.shape[1:]
+        shape = jax.eval_shape(block.probed, models.value).shape
         if mine.value.shape != shape:
-            whose = "the model's" if draw.step is None else "the model's of one step"
+            whose = "the model's" if shape == models.value.shape else "the model's of one step"
             raise ValueError(f"{what} draws '{name}' with shape {mine.value.shape}; {whose} has shape {shape}")
         if mine.discrete != models.discrete:
             kinds = {True: "discrete", False: "continuous"}
             raise ValueError(f"{what} draws '{name}' as {kinds[mine.discrete]}; the model's is {kinds[models.discrete]}")
         declared = [plate for plate, _ in by_name(target.sites)[name].plates if plate in target.data.mask]
-        if draw.step is None and declared and mine.batch_shape != models.batch_shape:
+        if block.splits and declared and mine.batch_shape not in (None, models.batch_shape):
             raise ValueError(
                 f"{what} gives '{name}' the batch shape {mine.batch_shape}; inside the declared plate '{declared[0]}' it "
                 f"must be the model's, {models.batch_shape}, so that padding can be masked"
             )
+    return proposed
 
 
 def raise_findings(findings: Findings, blocks: tuple[Block, ...]) -> None:

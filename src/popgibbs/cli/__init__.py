@@ -1,5 +1,5 @@
 """The command line."""
 
-from popgibbs.cli.commands import main
+from popgibbs.cli.app import main
 
 __all__ = ["main"]

@@ -26,8 +26,6 @@ class Data(eqx.Module):
 
     values: Values
     mask: dict[str, Any]
-    temper: Any = None  # the power β of the likelihood while a run is tempered; None: 1
-    prepared: Any = None  # of one step of a sequence: what the proposal's `prepare` made of it
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

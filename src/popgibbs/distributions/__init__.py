@@ -1,5 +1,6 @@
 """Distributions that NumPyro lacks, is slow at, or draws with LAPACK."""
 
+from popgibbs.distributions.autoregressive import Autoregressive
 from popgibbs.distributions.normals import (
     MultivariateNormal,
     PrecisionNormal,
@@ -9,8 +10,7 @@ from popgibbs.distributions.normals import (
     solve_psd,
     solve_triangular,
 )
-from popgibbs.distributions.refined import Refined
-from popgibbs.distributions.successive import Successive
+from popgibbs.distributions.refined_guess import RefinedGuess
 from popgibbs.distributions.variates import ManyBeta, log_gamma_variates, stirling_rest
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "ManyBeta",
     "MultivariateNormal",
     "PrecisionNormal",
-    "Refined",
+    "RefinedGuess",
     "solve_psd",
     "solve_triangular",
     "stirling_rest",
-    "Successive",
+    "Autoregressive",
 ]

@@ -1,15 +1,15 @@
 """A sampler beside others: baselines, comparisons at equal budgets."""
 
-from popgibbs.evaluation.baselines import bootstrapped, hmc_after, tuned
+from popgibbs.evaluation.baselines import hmc_rws, tune_step_size, with_prior_proposals
 from popgibbs.evaluation.comparison import Comparison, Method, compare, hmc_label, matched
 
 __all__ = [
-    "bootstrapped",
+    "with_prior_proposals",
     "compare",
     "Comparison",
-    "hmc_after",
+    "hmc_rws",
     "hmc_label",
     "matched",
     "Method",
-    "tuned",
+    "tune_step_size",
 ]

@@ -3,7 +3,7 @@
 All of them are `APG`s with other blocks, so that they are run, weighed and measured by the same code:
 
 - reweighted wake-sleep (RWS) is the initial proposal alone, `num_sweeps=0`;
-- bootstrapped population Gibbs (BPG) proposes from the prior;
+- with_prior_proposals population Gibbs (BPG) proposes from the prior;
 - HMC-RWS moves the samples of RWS by Hamiltonian Monte Carlo;
 - Gibbs has exact conditionals as proposals, which the user knows, and starts from RWS too: `APG(..., initial=...)`.
 """
@@ -20,37 +20,31 @@ from popgibbs.apg import APG
 from popgibbs.data import as_instances
 from popgibbs.moves import HMC
 from popgibbs.proposals import Enumerated, Prior
-from popgibbs.smc import Block, SequenceBlock
+from popgibbs.smc import Block
 
 STEP_SIZES = (1e-6, 10.0)  # between which one is looked for; a thousand sharp dimensions need very small ones
 WITHOUT_HMC = "compare(..., leapfrog=()) leaves HMC out"
 NUM_TRIALS = 8  # which leaves a step size known to a few percent
 
 
-def bootstrapped(apg: APG, *labels: str) -> APG:
+def with_prior_proposals(apg: APG, *names: str) -> APG:
     """The same sampler with the prior as the proposal of the named blocks, or of all, which then also start from it."""
-    known = [block.label for block in apg.blocks]
-    if unknown := [label for label in labels if label not in known]:
+    known = [block.name for block in apg.blocks]
+    if unknown := [name for name in names if name not in known]:
         raise ValueError(f"there is no block '{unknown[0]}'; there are {', '.join(known)}")
-    blocks = [_from_prior(block) if block.label in (labels or known) else block for block in apg.blocks]
-    if labels:
+    blocks = [block.with_proposal(Prior()) if block.name in (names or known) else block for block in apg.blocks]
+    if names:
         return apg.with_blocks(blocks, apg.initial)
     # As one block, all sites are drawn in the model's order, whatever the order of the blocks.
     sites = dict.fromkeys(site for block in apg.blocks for site in block.sites)
     return apg.with_blocks(blocks, apg.with_blocks([Block(*sites, proposal=Prior())]))
 
 
-def _from_prior(block: Block) -> Block:
-    if isinstance(block, SequenceBlock):
-        return SequenceBlock(*block.sites, proposal=Prior(), move=block.chosen)
-    return Block(*block.sites, proposal=Prior(), move=block.chosen, by=block.by)
-
-
-def hmc_after(apg: APG, *, step_size: Any, num_steps: int, summed: bool = True) -> APG:
+def hmc_rws(apg: APG, *, step_size: Any, num_steps: int, sum_out_finite: bool = True) -> APG:
     """Initial samples of `apg`, moved by HMC on all continuous sites at once.
 
-    Finite sites are summed out, or with `summed=False` held while the others move; either way they are then drawn from
-    their exact conditional.
+    Finite sites are summed out, or with `sum_out_finite=False` held while the others move; either way they are then
+    drawn from their exact conditional.
     """
     latent = [site for site in apg.built.sites if not site.observed]
     finite = [site.name for site in latent if site.support is not None]
@@ -60,14 +54,14 @@ def hmc_after(apg: APG, *, step_size: Any, num_steps: int, summed: bool = True) 
     if not continuous:
         raise ValueError(f"HMC-RWS needs continuous sites; the model has none ({WITHOUT_HMC})")
     move = HMC(step_size=step_size, num_steps=num_steps)
-    if summed or not finite:
+    if sum_out_finite or not finite:
         blocks = [Block(*continuous, *finite, move=move)]
     else:
         blocks = [Block(*continuous, move=move), Block(*finite, proposal=Enumerated())]
     return apg.with_blocks(blocks, initial=apg)
 
 
-def tuned(
+def tune_step_size(
     apg: APG, key: KeyLike, instances: Any, *, acceptance: float = 0.8, num_sweeps: int = 10, num_particles: int = 4
 ) -> APG:
     """A sampler whose first block moves by HMC, with the step size at which that share of its moves is accepted.

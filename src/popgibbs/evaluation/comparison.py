@@ -13,7 +13,7 @@ from popgibbs._typing import KeyLike, PRNGKey
 from popgibbs.apg import APG, SAMPLE_BATCH
 from popgibbs.data import as_instances
 from popgibbs.diagnostics import mean_and_error
-from popgibbs.evaluation.baselines import bootstrapped, hmc_after, tuned
+from popgibbs.evaluation.baselines import hmc_rws, tune_step_size, with_prior_proposals
 from popgibbs.training import progress_of
 
 NUM_TUNING = 20  # instances on which step sizes are tuned by default
@@ -105,10 +105,10 @@ def compare(
     num_particles: int = 10,
     rws: APG | None = None,
     gibbs: APG | None = None,
-    bootstrap: Sequence[str] = (),
-    bootstrap_factor: int = 1,
+    bpg_blocks: Sequence[str] = (),
+    bpg_particle_factor: int = 1,
     leapfrog: Sequence[int] = (1, 5, 10),
-    summed: bool = True,
+    sum_out_finite: bool = True,
     tuning: Any = None,
     batch_size: int = SAMPLE_BATCH,
     progress: bool = True,
@@ -118,14 +118,14 @@ def compare(
     All have K·L particles in all, over K sweeps of L or at once; HMC evaluates the log joint once more for every further
     leapfrog step. `rws` is a sampler trained without sweeps, by default `sampler` itself: its initial proposals are where
     HMC begins. `gibbs` has exact conditionals as its proposals, where you know them. BPG has the prior as the proposal of
-    the blocks `bootstrap`, by default of all, and `bootstrap_factor` times the particles. HMC's step size is tuned on the
-    instances `tuning`, by default a few of those compared on. `summed` is that of `hmc_after`.
+    the blocks `bpg_blocks`, by default of all, and `bpg_particle_factor` times the particles. HMC's step size is tuned on
+    the instances `tuning`, by default a few of those compared on. `sum_out_finite` is that of `hmc_rws`.
     """
     key = as_key(key)
     num_sweeps, num_particles = whole_number("num_sweeps", num_sweeps, 0), whole_number("num_particles", num_particles, 1)
-    whole_number("bootstrap_factor", bootstrap_factor, 1)
+    whole_number("bpg_particle_factor", bpg_particle_factor, 1)
     listed = as_instances(instances, sampler.axes)
-    from_prior = bootstrapped(sampler, *bootstrap)
+    from_prior = with_prior_proposals(sampler, *bpg_blocks)
     for apg in (sampler, rws, gibbs, from_prior):  # what does not fit is told before anything is sampled
         if apg is not None:
             apg.check(listed[0])
@@ -134,13 +134,13 @@ def compare(
     first = rws or sampler
 
     def hmc(steps: int) -> APG:
-        fresh = hmc_after(first, step_size=1.0, num_steps=steps, summed=summed)
-        return tuned(fresh, key_tune, tuned_on, num_sweeps=max(num_sweeps, 1))
+        fresh = hmc_rws(first, step_size=1.0, num_steps=steps, sum_out_finite=sum_out_finite)
+        return tune_step_size(fresh, key_tune, tuned_on, num_sweeps=max(num_sweeps, 1))
 
     moved = {steps: hmc(steps) for steps in leapfrog}
     budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
     methods = matched(sampler, rws=first, bpg=from_prior, moved=moved, gibbs=gibbs, **budget)
-    methods["BPG"] = replace(methods["BPG"], num_particles=bootstrap_factor * num_particles)
+    methods["BPG"] = replace(methods["BPG"], num_particles=bpg_particle_factor * num_particles)
     return run_methods(key_sample, methods, listed, batch_size=batch_size, progress=progress)
 
 
@@ -156,10 +156,10 @@ def matched(
 ) -> dict[str, Method]:
     """The paper's budgets; `moved` are the samplers by HMC, by the number of leapfrog steps."""
     in_sweeps: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
-    at_once: Any = {"num_sweeps": 0, "num_particles": (num_sweeps + 1) * num_particles}
+    all_at_once: Any = {"num_sweeps": 0, "num_particles": (num_sweeps + 1) * num_particles}
     methods = {
         "APG": Method(sampler=sampler, **in_sweeps),
-        "RWS": Method(sampler=rws, **at_once),
+        "RWS": Method(sampler=rws, **all_at_once),
         "BPG": Method(sampler=bpg, **in_sweeps),
     }
     for steps, apg in moved.items():
@@ -191,7 +191,7 @@ def run_methods(
             num_populations=method.num_populations,
             batch_size=batch_size,
         )
-        log_joint[label] = posterior.log_joint.mean(axis=1)
+        log_joint[label] = posterior.mean_log_joint.mean(axis=1)
         acceptance[label] = float(posterior.acceptance[:, :, -1, 0].mean())
         failed[label] = int(posterior.degenerate.sum())
     return Comparison(methods=dict(methods), log_joint=log_joint, acceptance=acceptance, failed=failed)

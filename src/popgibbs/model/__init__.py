@@ -1,9 +1,12 @@
 """A NumPyro program as a density: its sites, factors and conditionals, and how a weight splits into elements."""
 
+from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalData, Summed, condition
 from popgibbs.model.particle import Particle
 from popgibbs.model.partition import Partition
 from popgibbs.model.program import (
     TRACING,
+    AbstractSite,
+    Program,
     Site,
     abstract_sites,
     constrain,
@@ -11,15 +14,17 @@ from popgibbs.model.program import (
     draw,
     evaluate,
     inspect,
+    raw_sites,
     unconstrain,
 )
 from popgibbs.model.state_space import StateSpaceModel, one_event
-from popgibbs.model.steps import INTO_NEXT, AnyConditional, Neighbour, Sequence, StepConditional, shifted
-from popgibbs.model.target import Conditional, Summed, Target, by_name, condition, latent_names, total, touched, undrawn
+from popgibbs.model.steps import INTO_NEXT, Neighbour, StepConditional, StepSequence, shifted
+from popgibbs.model.target import Target, by_name, latent_names, total, touched, undrawn
 
 __all__ = [
     "abstract_sites",
-    "AnyConditional",
+    "AbstractSite",
+    "BlockConditional",
     "by_name",
     "condition",
     "Conditional",
@@ -34,11 +39,14 @@ __all__ = [
     "one_event",
     "Particle",
     "Partition",
-    "Sequence",
+    "Program",
+    "ProposalData",
+    "raw_sites",
     "shifted",
     "Site",
     "StateSpaceModel",
     "StepConditional",
+    "StepSequence",
     "Summed",
     "Target",
     "total",

@@ -22,7 +22,7 @@ class Partition:
 
     sites: tuple[Site, ...]  # every site of the model
     plates: tuple[str, ...] = ()  # whose elements are weighed by themselves; none: the block as a whole
-    by: Site | None = None  # names the component of each entry of the factors that lie outside `plates`
+    assigned_by: Site | None = None  # names the component of each entry of the factors that lie outside `plates`
 
     @property
     def whole(self) -> bool:
@@ -35,7 +35,7 @@ class Partition:
         return next(site for site in self.sites if site.name == name)
 
     def _axes(self, name: str) -> tuple[int, ...] | None:
-        """The axes of the element plates in a site's log-probabilities; None for a site that is routed by `by`."""
+        """The axes of the element plates in a site's log-probabilities; None for one that `assigned_by` routes."""
         axes = tuple(self._site(name).axis(plate) for plate in self.plates)
         return None if None in axes else axes  # pyright: ignore[reportReturnType]
 
@@ -55,7 +55,7 @@ class Partition:
         elements = elements.reshape(self.shape(sizes))
         axes = self._axes(name)
         if axes is None:
-            assert self.by is not None
+            assert self.assigned_by is not None
             routed = elements[jnp.clip(self._components(latents), 0, elements.shape[0] - 1)]
             return _lay(routed, self._assigned_axes(name))
         return _lay(elements, axes)
@@ -68,14 +68,14 @@ class Partition:
         return laid.reshape(laid.shape + (1,) * self._site(name).event_dim)
 
     def _components(self, latents: Values) -> Int[Array, "..."]:
-        """The component of each entry, with the plates of `by` as its axes."""
-        assert self.by is not None
-        return _sum_others(latents[self.by.name], tuple(axis for _, axis in self.by.plates))
+        """The component of each entry, with the plates of `assigned_by` as its axes."""
+        assert self.assigned_by is not None
+        return _sum_others(latents[self.assigned_by.name], tuple(axis for _, axis in self.assigned_by.plates))
 
     def _assigned_axes(self, name: str) -> tuple[int, ...]:
-        """The axes of the plates of `by` in another site's log-probabilities."""
-        assert self.by is not None
-        return tuple(self._site(name).axis(plate) for plate, _ in self.by.plates)  # pyright: ignore[reportReturnType]
+        """The axes of the plates of `assigned_by` in another site's log-probabilities."""
+        assert self.assigned_by is not None
+        return tuple(self._site(name).axis(plate) for plate, _ in self.assigned_by.plates)  # pyright: ignore[reportReturnType]
 
     def _route(
         self, name: str, log_prob: Float[Array, "..."], shape: tuple[int, ...], latents: Values

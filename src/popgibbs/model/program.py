@@ -161,7 +161,7 @@ class AbstractSite(NamedTuple):
     """What tracing alone tells of a site."""
 
     value: jax.ShapeDtypeStruct
-    batch_shape: tuple[int, ...]
+    batch_shape: tuple[int, ...] | None  # None where no distribution tells it
     observed: bool
     discrete: bool
     altered: bool  # by a mask or a scale, so that its log-probability is not that of its draws

@@ -141,7 +141,7 @@ class Chain(dist.Distribution):
         return jnp.concatenate([first[None], rest])
 
 
-class Step(dist.Distribution):
+class NextState(dist.Distribution):
     """One state given the one before it, or the first state where there is none."""
 
     def __init__(self, model: StateSpaceModel, previous: Any, exists: Any, shared: Any):

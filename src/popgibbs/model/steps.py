@@ -4,7 +4,7 @@ A step t of a sequence is a block of its own, {z_t}, with the factors p(z_t | z_
 `StepConditional` is its conditional, in the terms in which kernels and moves know one.
 """
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,9 +14,10 @@ from jaxtyping import Array
 
 from popgibbs._typing import Elements, LogProbs, Mask, Values
 from popgibbs.data import Data
+from popgibbs.model.conditionals import Conditional, ProposalData
 from popgibbs.model.program import Program, finite_support, returned
-from popgibbs.model.state_space import TIME, StateSpaceModel, Step, one_event, where_exists
-from popgibbs.model.target import Conditional, constant, total
+from popgibbs.model.state_space import TIME, NextState, StateSpaceModel, one_event, where_exists
+from popgibbs.model.target import Target, constant, total
 
 INTO_NEXT = "the transition into the next step"
 
@@ -29,53 +30,40 @@ class Neighbour(NamedTuple):
     before: Any = None  # at the first draw, the neighbour of the step before, from which a motion can be told
 
 
-class StepConditional(eqx.Module):
+class StepConditional(Conditional):
     """p(z_t | x_t, z_{t-1}, z_{t+1}, g) up to its constant.
 
     At the initial step there is no z_{t+1} yet, and no g where the global sites are drawn later (`has_globals`).
     """
 
     model: StateSpaceModel
-    data: Data  # of this step
+    data: ProposalData  # of this step
     t: Array
     previous: Neighbour
     following: Neighbour
     shared: Any  # what `model.globals` returned
-    initial: bool = eqx.field(static=True, default=False)
-    has_globals: bool = eqx.field(static=True, default=True)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.model.state,)
-
-    @property
-    def given(self) -> Values:
-        return {}
+    has_globals: bool = eqx.field(static=True, kw_only=True, default=True)
 
     @property
     def modelled(self) -> Program:
-        """The model's own program for the state of this step."""
         return lambda: numpyro.sample(self.model.state, self._prior)
 
     @property
-    def _prior(self) -> Step:
-        return Step(self.model, self.previous.value, self.previous.exists, self.shared)
+    def _prior(self) -> NextState:
+        return NextState(self.model, self.previous.value, self.previous.exists, self.shared)
 
     def bind(self, proposal: Any) -> Program:
-        """A user's proposal without arguments. It sees the model and the globals as constants."""
         model, shared = constant(self.model), stop_gradient(self.shared) if self.has_globals else None
         if self.initial and hasattr(proposal, "initial"):
             return lambda: proposal.initial(self.data, self.t, self.previous, shared, model)
         return lambda: proposal(self.data, self.t, self.previous, self.following, shared, model)
 
     def log_probs(self, values: Values) -> LogProbs:
-        """The factors of the step at another state."""
         state = values[self.model.state]
         factors = {self.model.state: self._prior.log_prob(state)}
         if self.has_globals:
             observed = one_event(self.model.emission(state, self.shared)).log_prob(self.data[self.model.observed])
-            temper = 1.0 if self.data.temper is None else self.data.temper
-            factors[self.model.observed] = temper * observed
+            factors[self.model.observed] = observed if self.data.beta is None else self.data.beta * observed
         if not self.initial:
             onward = one_event(self.model.transition(state, self.shared))
             into_next = onward.log_prob(where_exists(self.following.exists, self.following.value, onward))
@@ -83,15 +71,10 @@ class StepConditional(eqx.Module):
         return factors
 
     def reduce(self, log_probs: LogProbs) -> Elements:
-        """The step is one element."""
         return total(log_probs)[None]
 
-    def reduce_proposed(self, log_q: LogProbs) -> Elements:
-        return self.reduce({self.model.state: log_q[self.model.state]})
-
     def mask(self, log_probs: LogProbs) -> LogProbs:
-        """A step is real or not as a whole, which `walk` sees to."""
-        return log_probs
+        return log_probs  # a step is real or padded as a whole, which the sweep over steps takes care of
 
     def is_real(self, name: str, value: Array) -> Array:
         del name, value
@@ -114,16 +97,19 @@ class StepConditional(eqx.Module):
         return elements[0]
 
 
-AnyConditional: TypeAlias = Conditional | StepConditional
-"""What kernels and moves work on: the conditional of a block, or of one step of a sequence."""
+class StepSequence(eqx.Module):
+    """The sequence of one instance: the data of its steps, and what the steps share."""
 
-
-class Sequence(eqx.Module):
-    """The sequence of one instance: its steps' data, and what they share."""
-
-    model: StateSpaceModel
-    data: Data
+    target: Target
     proposal: Any
+
+    @property
+    def model(self) -> StateSpaceModel:
+        return self.target.model
+
+    @property
+    def data(self) -> Data:
+        return self.target.data
 
     @property
     def observed(self) -> Array:
@@ -146,11 +132,12 @@ class Sequence(eqx.Module):
         """What the proposal's `prepare`, if it has one, makes of the whole sequence: arrays with an entry a step."""
         if not hasattr(self.proposal, "prepare"):
             return None
-        return self.proposal.prepare(self.data, stop_gradient(shared), constant(self.model))
+        whole = ProposalData(self.data.values, self.data.mask, self.target.beta)
+        return self.proposal.prepare(whole, stop_gradient(shared), constant(self.model))
 
-    def step_data(self, observed: Array, prepared: Any) -> Data:
+    def step_data(self, observed: Array, prepared: Any) -> ProposalData:
         """The data as the proposal of one step sees them."""
-        return Data({**self.data.values, self.model.observed: observed}, {}, self.data.temper, prepared)
+        return ProposalData({**self.data.values, self.model.observed: observed}, {}, self.target.beta, prepared)
 
 
 def shifted(states: Array, by: int) -> Array:

@@ -1,15 +1,15 @@
 """What a move is: one particle to another, with the incremental weight that keeps it properly weighted for p(x, z)."""
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import AnyConditional, Particle
-from popgibbs.proposals import Kernel
+from popgibbs._typing import Elements, LogProbs, PRNGKey, Values
+from popgibbs.model import Conditional, Particle
+from popgibbs.proposals import BoundKernel
 
 
 class MoveInfo(NamedTuple):
@@ -20,29 +20,34 @@ class MoveInfo(NamedTuple):
     accepted: Elements  # the fraction or probability of acceptance
 
 
-class Move(eqx.Module):
-    """One particle to another, with its incremental weight by element.
+class MoveKeys(NamedTuple):
+    """The random keys of a move."""
 
-    `key_draw` is the key under which proposals draw and score; `key_accept` is for what the move adds.
-    """
+    draw: PRNGKey  # under which proposals draw and score
+    accept: PRNGKey  # for whatever the move adds
+
+
+class Move(eqx.Module):
+    """How one particle becomes another, with an incremental weight by element."""
+
+    uses_proposal: ClassVar[bool] = True  # else the block's proposal is for the first draw only
+    weighs: ClassVar[bool] = False  # takes every proposal and weighs it, so that an impossible one would bias the result
+    sums_out_finite: ClassVar[bool] = False  # moves the continuous sites of a block with its finite ones summed out
 
     @abstractmethod
     def __call__(
-        self,
-        key_draw: PRNGKey,
-        key_accept: PRNGKey,
-        kernel: Kernel | None,
-        conditional: AnyConditional,
-        particle: Particle,
-    ) -> tuple[Particle, Elements, MoveInfo]: ...
+        self, keys: MoveKeys, proposal: BoundKernel | None, conditional: Conditional, particle: Particle
+    ) -> tuple[Particle, Elements, MoveInfo]:
+        """The moved particle, its incremental log-weight by element of the block, and what happened."""
 
 
 def propose(
-    key: PRNGKey, kernel: Any, conditional: AnyConditional, particle: Particle
-) -> tuple[Values, Values, Elements]:
-    """A proposal, its factors and its incremental weight. The old state's factors are those the particle carries."""
-    values, log_q_new = kernel.draw(key, conditional)
-    log_q_old = kernel.score(key, conditional, {name: particle.latents[name] for name in conditional.names})
+    proposal: BoundKernel | None, conditional: Conditional, particle: Particle
+) -> tuple[Values, LogProbs, Elements]:
+    """Proposed values, their factors and incremental weight. The old state's factors are those the particle carries."""
+    assert proposal is not None
+    values, log_q_new = proposal.draw()
+    log_q_old = proposal.score({name: particle.latents[name] for name in conditional.names})
     log_probs = conditional.log_probs(values)
     log_p_ratio = {name: log_ratio(log_probs[name], particle.log_probs[name]) for name in log_probs}
     log_v = conditional.reduce(log_p_ratio) + (log_q_old - log_q_new)

@@ -1,6 +1,6 @@
 """Hamiltonian Monte Carlo on the unconstrained sites of a block."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import AnyConditional, Conditional, Particle, constrain, total, unconstrain
-from popgibbs.moves.base import Move, MoveInfo, replaced
-from popgibbs.proposals import Enumerated, Kernel
+from popgibbs.model import Conditional, Particle, constrain, total, unconstrain
+from popgibbs.moves.base import Move, MoveInfo, MoveKeys, replaced
+from popgibbs.proposals import BoundKernel, Enumerated
 
 
 class HMC(Move):
@@ -20,35 +20,34 @@ class HMC(Move):
     before sampling. The block's own proposal, or an earlier block, draws the first state.
     """
 
+    uses_proposal: ClassVar[bool] = False
+    sums_out_finite: ClassVar[bool] = True
+
     step_size: Any = eqx.field(kw_only=True)
     num_steps: int = eqx.field(static=True, kw_only=True, default=10)
 
     def __call__(
-        self,
-        key_draw: PRNGKey,
-        key_accept: PRNGKey,
-        kernel: Kernel | None,
-        conditional: AnyConditional,
-        particle: Particle,
+        self, keys: MoveKeys, proposal: BoundKernel | None, conditional: Conditional, particle: Particle
     ) -> tuple[Particle, Elements, MoveInfo]:
         import blackjax  # here, because importing it starts JAX, after which the number of devices is fixed
 
-        del kernel
-        summed = conditional.summed if isinstance(conditional, Conditional) else None
-        names = tuple(name for name in conditional.names if summed is None or name not in summed.names)
+        del proposal
+        summed = () if conditional.summed is None else conditional.summed.names
+        names = tuple(name for name in conditional.names if name not in summed)
         start = unconstrain(conditional.modelled, particle.latents, names)
         real = {name: _over(conditional.is_real(name, particle.latents[name]), start[name]) for name in names}
 
         def log_density(position: Values) -> Array:
             values, log_volumes = constrain(conditional.modelled, conditional.given, position)
-            return _log_marginal(conditional, values) + total(conditional.mask(log_volumes))
+            return _log_marginal(keys.draw, conditional, values) + total(conditional.mask(log_volumes))
 
         hmc: Any = blackjax.hmc(log_density, self.step_size, _unit_metric(real), self.num_steps)
-        state, step = hmc.step(key_accept, hmc.init(start))
+        state, step = hmc.step(keys.accept, hmc.init(start))
         mapped, _ = constrain(conditional.modelled, conditional.given, state.position)
         values = {name: jnp.where(step.is_accepted, mapped[name], particle.latents[name]) for name in names}
-        if isinstance(conditional, Conditional) and summed is not None:
-            values |= Enumerated().draw(key_draw, conditional.of_summed(values))[0]
+        if summed:
+            _, finite = conditional.without_summed(values)
+            values |= Enumerated().bind(keys.draw, finite).draw()[0]
         log_probs = conditional.log_probs(values)
         log_v = jnp.zeros_like(conditional.reduce(log_probs))
         accepted = jnp.full_like(log_v, step.acceptance_rate)
@@ -85,10 +84,9 @@ def _unit_metric(real: Values) -> Any:
     return Metric(sample_momentum, kinetic_energy, unused, unused)
 
 
-def _log_marginal(conditional: AnyConditional, values: Values) -> Array:
+def _log_marginal(key: PRNGKey, conditional: Conditional, values: Values) -> Array:
     """The block's factors, finite sites summed out, at values of the others."""
-    if not isinstance(conditional, Conditional) or conditional.summed is None:
+    if conditional.summed is None:
         return jnp.sum(conditional.reduce(conditional.log_probs(values)))
-    finite = conditional.of_summed(values)
-    others = [name for name in conditional.factors if name not in finite.factors]
-    return total(conditional.target.log_probs(finite.given, others)) + Enumerated().log_sum(finite)
+    log_others, finite = conditional.without_summed(values)
+    return total(log_others) + Enumerated().bind(key, finite).log_sum()

@@ -3,28 +3,23 @@
 import jax
 import jax.numpy as jnp
 
-from popgibbs._typing import Elements, PRNGKey
-from popgibbs.model import AnyConditional, Particle
-from popgibbs.moves.base import Move, MoveInfo, propose, replaced
-from popgibbs.proposals import Kernel
+from popgibbs._typing import Elements
+from popgibbs.model import Conditional, Particle
+from popgibbs.moves.base import Move, MoveInfo, MoveKeys, propose, replaced
+from popgibbs.proposals import BoundKernel
 
 
 class Metropolis(Move):
     """Take the proposal with probability min(1, v), for each element of the block by itself where v factorises."""
 
     def __call__(
-        self,
-        key_draw: PRNGKey,
-        key_accept: PRNGKey,
-        kernel: Kernel | None,
-        conditional: AnyConditional,
-        particle: Particle,
+        self, keys: MoveKeys, proposal: BoundKernel | None, conditional: Conditional, particle: Particle
     ) -> tuple[Particle, Elements, MoveInfo]:
-        values, log_probs, log_v = propose(key_draw, kernel, conditional, particle)
+        values, log_probs, log_v = propose(proposal, conditional, particle)
         # From a state of density zero any state of positive density is taken.
         old_log_probs = {name: particle.log_probs[name] for name in log_probs}
         escapes = (conditional.reduce(old_log_probs) == -jnp.inf) & (conditional.reduce(log_probs) > -jnp.inf)
-        accepted = (jnp.log(jax.random.uniform(key_accept, log_v.shape)) < log_v) | escapes
+        accepted = (jnp.log(jax.random.uniform(keys.accept, log_v.shape)) < log_v) | escapes
         old_values = {name: particle.latents[name] for name in values}
         moved = replaced(
             particle,

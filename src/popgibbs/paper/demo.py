@@ -40,8 +40,8 @@ def run(directory: Path, *, num_steps: int, seed: int, console: Console) -> None
     )
     console.print(evaluation_table(GMM, {"trained just now": result}))
     instances, truth = held_out(GMM, seed + 1, 200, {"points": NUM_POINTS})
-    gap = posterior.log_joint.mean(axis=1) - log_joint_at(GMM, fit.sampler, instances, truth)[:, None]
-    labels = [block.label for block in fit.sampler.blocks]
+    gap = posterior.mean_log_joint.mean(axis=1) - log_joint_at(GMM, fit.sampler, instances, truth)[:, None]
+    labels = [block.name for block in fit.sampler.blocks]
     drawings: Any = draw_samples(GMM, fit.sampler, key_sample, instances)
     pictures = {
         "training.png": figures.training_curves(fit.history.steps, fit.history["loss"], fit.history["ess"], labels),

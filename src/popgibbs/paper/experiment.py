@@ -1,18 +1,22 @@
 """What an experiment is, to the command line and to the protocols of evaluation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import numpy as np
 import optax
 
-from popgibbs._typing import ModelLearns, PRNGKey, Values
+from popgibbs._typing import PRNGKey, UpdateModel, Values
 from popgibbs.apg import APG, SAMPLE_BATCH, Fit
 from popgibbs.posterior import Posterior
 from popgibbs.training import Tempering
+
+TRAINED = Path(str(files("popgibbs"))) / "paper" / "trained"
+"""Trained samplers in the package, one directory per experiment."""
 
 Size: TypeAlias = Mapping[str, int]
 """How large an instance is, by what it consists of: `{"points": 100}`."""
@@ -29,7 +33,7 @@ class Training:
     batch_size: int
     size: Size
     tempering: Tempering | None = None
-    model_learns: ModelLearns = "blocks"
+    update_model: UpdateModel = "every_block"
     checkpoint_every: int = 1000
     snapshots: bool = False  # a picture of held-out instances with every checkpoint, for runs of hours
 
@@ -41,7 +45,7 @@ class Training:
             "num_sweeps": self.num_sweeps,
             "num_particles": self.num_particles,
             "batch_size": self.batch_size,
-            "model_learns": self.model_learns,
+            "update_model": self.update_model,
         }
 
     def optimiser(self) -> optax.GradientTransformation:
@@ -83,21 +87,46 @@ class Measure:
     by_sweep: bool = False  # a number an instance, taken after every sweep
 
 
-class Drawing(NamedTuple):
-    """One sample of a mixture as it is drawn."""
+class Drawing(Protocol):
+    """One sample as it is drawn. Every kind of drawing knows how pictures of it are saved."""
+
+    @staticmethod
+    def save(drawings: "Sequence[Mapping[str, Any]]", path: Path) -> None:
+        """Write a picture of every instance's samples by title."""
+        ...
+
+
+class MixtureDrawing(NamedTuple):
+    """One sample of a mixture in the plane."""
 
     points: np.ndarray  # (point, 2)
     labels: np.ndarray  # (point,), the cluster of each
     centres: np.ndarray  # (cluster, 2)
     outlines: np.ndarray  # (cluster, place, 2), the outline of each cluster
 
+    @staticmethod
+    def save(drawings: "Sequence[Mapping[str, MixtureDrawing]]", path: Path) -> None:
+        from popgibbs.paper.plots.figures import mixture_samples, save  # here, because Matplotlib is slow to import
+
+        save(mixture_samples(drawings), path)
+
 
 class Film(NamedTuple):
-    """One sample of a video as it is drawn."""
+    """One sample of a video."""
 
     frames: np.ndarray  # (frame, row, column), between 0 and 1
     rebuilt: np.ndarray  # the same, as the sample has them
     boxes: np.ndarray  # (frame, object, 4): left, top, width, height in pixels
+
+    @staticmethod
+    def save(drawings: "Sequence[Mapping[str, Film]]", path: Path) -> None:
+        """A strip of frames, or an animation if the file is a GIF."""
+        from popgibbs.paper.plots import figures, films  # here, because Matplotlib is slow to import
+
+        if path.suffix.lower() == ".gif":
+            films.save_animation(drawings, path)
+        else:
+            figures.save(films.strip(drawings), path)
 
 
 def check_plane(instance: Values, where: str) -> None:
@@ -121,8 +150,9 @@ class Experiment:
     check: Callable[[Values, str], None]  # raises ValueError with a sentence about an instance that does not fit
     check_size: Callable[[Size], None] = lambda size: None  # the same about a size
     measures: Mapping[str, Measure]
-    draw: Callable[[Any, Values, Mapping[str, np.ndarray]], Drawing | Film]  # by the model, an instance, one sample
-    size: Size  # of a held-out instance, by default
+    draw: Callable[[Any, Values, Mapping[str, np.ndarray]], Drawing]  # by the model, an instance, one sample
+    size: Size  # of a held-out instance, by default; its names are options of the command line
+    instances_are: str = "instances"  # what people call them, which is an option of the command line too
     num_instances: int = 1000  # that are held out, by default
     num_populations: int  # of a held-out instance, by default
     batch_size: int = SAMPLE_BATCH  # instances that are sampled at once
@@ -146,7 +176,7 @@ class Experiment:
         self.check_size(size)
         return size
 
-    def at_once(self, num_particles: int) -> int:
+    def instances_at_once(self, num_particles: int) -> int:
         """How many instances of that many particles are sampled at once."""
         fitting = self.batch_size if self.most_particles is None else self.most_particles // num_particles
         return max(min(self.batch_size, fitting), 1)
@@ -163,6 +193,6 @@ class Experiment:
             batch_size=training.batch_size,
             optimiser=training.optimiser(),
             tempering=training.tempering,
-            model_learns=training.model_learns,
+            update_model=training.update_model,
             **options,
         )

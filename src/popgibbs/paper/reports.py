@@ -66,6 +66,6 @@ def run_table(about: Mapping[str, Any], apg: APG) -> Table:
     for block, partition in zip(apg.built.blocks, apg.built.partitions, strict=True):
         size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(block.kernel, eqx.is_inexact_array)))
         split = "as a whole" if partition.whole else f"by {', '.join(partition.plates)}"
-        table.add_row(f"block {block.label}", f"{type(block.move).__name__} {split}, {size} parameters")
+        table.add_row(f"block {block.name}", f"{type(block.move).__name__} {split}, {size} parameters")
     table.add_row("versions", ", ".join(f"{package} {number}" for package, number in about["versions"].items()))
     return table

@@ -76,7 +76,7 @@ class Study:
     methods: Methods  # by label, of trained samplers and of HMC after RWS by its leapfrog steps; the first is APG
     one_instance: Callable[[Mapping[str, Method]], Mapping[str, Method]] = dict  # methods whose convergence is shown
     leapfrog: tuple[int, ...] = (1, 5, 10)
-    summed: bool = True  # whether HMC sums finite sites out, or holds them while the others move
+    sum_out_finite: bool = True  # whether HMC sums finite sites out, or holds them while the others move
     shown_ks: tuple[int, ...] = (5, 10)  # of the first method, besides the last
     strategies: Callable[[Samplers], Mapping[str, APG]] | None = None  # of blocks, compared at a fixed budget
     learning: Learning | None = None

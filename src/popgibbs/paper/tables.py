@@ -66,7 +66,7 @@ def run(
         num_sweeps=0 if by_sweep else num_sweeps,
         num_particles=num_particles,
         num_populations=num_populations,
-        batch_size=experiment.at_once(num_particles * num_populations),
+        batch_size=experiment.instances_at_once(num_particles * num_populations),
         progress=True,
     )
     taken: dict[str, list[np.ndarray]] = {name: [] for name in by_sweep}
@@ -109,7 +109,7 @@ def evaluate(
         num_particles=num_particles,
         num_populations=num_populations,
     )
-    log_joint = posterior.log_joint.mean(axis=1)
+    log_joint = posterior.mean_log_joint.mean(axis=1)
     resampled = posterior.resampled(key_draw)
     result = {
         "experiment": experiment.name,
@@ -150,7 +150,7 @@ def _against_truth(
     at_truth = log_joint_at(experiment, apg, instances, truth)
     # Ranks are uniform only where the model is the one that generated the instances.
     ranked = resampled.num_populations > 1 and experiment.is_generated
-    draws = resampled.log_joints[:, :, 0]  # one of each population: particles of the same one share ancestors
+    draws = resampled.log_joint[:, :, 0]  # one of each population: particles of the same one share ancestors
     return {
         "gap": _by_sweep(log_joint - at_truth[:, None]),
         "truth_rank": truth_rank_p_value(draws, at_truth, np.random.default_rng(seed)) if ranked else None,

@@ -1,6 +1,6 @@
 """How the values of a block are drawn and scored: users' programs, the prior, enumeration."""
 
-from popgibbs.proposals.base import Kernel
+from popgibbs.proposals.base import BoundKernel, Kernel, sites_at
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.prior import Prior
 from popgibbs.proposals.programmed import Programmed, as_kernel
@@ -8,6 +8,7 @@ from popgibbs.proposals.relabelling import Shuffled, check_shuffled, log_average
 
 __all__ = [
     "as_kernel",
+    "BoundKernel",
     "check_shuffled",
     "Enumerated",
     "Kernel",
@@ -15,4 +16,5 @@ __all__ = [
     "Prior",
     "Programmed",
     "Shuffled",
+    "sites_at",
 ]

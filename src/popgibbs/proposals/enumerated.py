@@ -1,59 +1,77 @@
 """The exact conditional of finite sites as a proposal."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
+from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import AnyConditional
+from popgibbs.model import Conditional
+from popgibbs.proposals.base import BoundKernel, Kernel
 from popgibbs.statistics import Categorical
 
 
-class Enumerated(eqx.Module):
+class Enumerated(Kernel):
     """The exact conditional of finite sites, by enumeration of every joint value of each element's sites.
 
     At the initial step it is the conditional under the factors whose sites exist.
     """
 
-    def draw(self, key: PRNGKey, conditional: AnyConditional) -> tuple[Values, Elements]:
-        log_q = self._log_conditional(conditional)
-        choice = jnp.asarray(Categorical(log_q).distribution().sample(key))
-        chosen = jnp.take_along_axis(log_q, choice[:, None], axis=-1)[:, 0]
-        values = {name: conditional.lay(column[choice], name) for name, column in self._columns(conditional).items()}
-        return values, jnp.where(conditional.real, chosen, 0.0)
+    from_model: ClassVar[bool] = True
+    needs_finite: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
 
-    def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements:
-        log_q = self._log_conditional(conditional)
-        chosen = jnp.ones(log_q.shape, bool)
-        for name, column in self._columns(conditional).items():
+    def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundEnumeration":
+        return BoundEnumeration(key, conditional)
+
+
+@dataclass(frozen=True)
+class BoundEnumeration(BoundKernel):
+    """Every joint value with its probability, by element."""
+
+    key: PRNGKey
+    conditional: Conditional
+
+    def draw(self) -> tuple[Values, Elements]:
+        choice = jnp.asarray(Categorical(self._log_q).distribution().sample(self.key))
+        chosen = jnp.take_along_axis(self._log_q, choice[:, None], axis=-1)[:, 0]
+        values = {name: self.conditional.lay(column[choice], name) for name, column in self._columns.items()}
+        return values, jnp.where(self.conditional.real, chosen, 0.0)
+
+    def score(self, values: Values) -> Elements:
+        chosen = jnp.ones(self._log_q.shape, bool)
+        for name, column in self._columns.items():
             # A site has one value in each element, so summing into elements puts them in order.
-            chosen &= conditional.reduce({name: values[name].astype(log_q.dtype)})[:, None] == column
-        return jnp.where(conditional.real, jnp.sum(jnp.where(chosen, log_q, 0.0), axis=-1), 0.0)
+            chosen &= self.conditional.reduce({name: values[name].astype(self._log_q.dtype)})[:, None] == column
+        return jnp.where(self.conditional.real, jnp.sum(jnp.where(chosen, self._log_q, 0.0), axis=-1), 0.0)
 
-    def log_sum(self, conditional: AnyConditional) -> Float[Array, ""]:
+    def log_sum(self) -> Float[Array, ""]:
         """The block's factors with its sites summed out."""
-        by_element = jax.nn.logsumexp(self._log_joint(conditional), axis=-1)
-        return jnp.sum(jnp.where(conditional.real, by_element, 0.0))
+        by_element = jax.nn.logsumexp(self._log_joint, axis=-1)
+        return jnp.sum(jnp.where(self.conditional.real, by_element, 0.0))
 
-    def _columns(self, conditional: AnyConditional) -> dict[str, Array]:
+    @cached_property
+    def _columns(self) -> dict[str, Array]:
         """For each site, its value in every joint value of the block."""
-        joint = zip(*product(*conditional.supports), strict=True)
-        return {name: jnp.array(column) for name, column in zip(conditional.names, joint, strict=True)}
+        joint = zip(*product(*self.conditional.supports), strict=True)
+        return {name: jnp.array(column) for name, column in zip(self.conditional.names, joint, strict=True)}
 
-    def _log_conditional(self, conditional: AnyConditional) -> Float[Array, "element joint"]:
-        log_joint = self._log_joint(conditional)
+    @cached_property
+    def _log_q(self) -> Float[Array, "element joint"]:
         # Where every value is impossible any will do: the particle has no weight.
-        possible = jnp.max(log_joint, axis=-1, keepdims=True) != -jnp.inf
-        return jax.nn.log_softmax(jnp.where(possible, log_joint, 0.0), axis=-1)
+        possible = jnp.max(self._log_joint, axis=-1, keepdims=True) != -jnp.inf
+        return jax.nn.log_softmax(jnp.where(possible, self._log_joint, 0.0), axis=-1)
 
-    def _log_joint(self, conditional: AnyConditional) -> Float[Array, "element joint"]:
-        size = conditional.real.shape
+    @cached_property
+    def _log_joint(self) -> Float[Array, "element joint"]:
+        conditional, size = self.conditional, self.conditional.real.shape
 
         def log_density(values: Values) -> Elements:
             filled = {name: conditional.lay(jnp.broadcast_to(v, size), name) for name, v in values.items()}
             return conditional.reduce(conditional.log_probs(filled))
 
-        return jax.vmap(log_density, out_axes=1)(self._columns(conditional))
+        return jax.vmap(log_density, out_axes=1)(self._columns)

@@ -1,19 +1,36 @@
 """The model's own ancestral draw as a proposal."""
 
-import equinox as eqx
+from dataclasses import dataclass
+from typing import ClassVar
 
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import AnyConditional, densities, evaluate
+from popgibbs.model import Conditional, densities, evaluate
+from popgibbs.proposals.base import BoundKernel, Kernel
 
 
-class Prior(eqx.Module):
+class Prior(Kernel):
     """The model's own ancestral draw, q(z_b) = Π_{s∈b} p(s | parents): the factors of children enter the weight only."""
 
-    def draw(self, key: PRNGKey, conditional: AnyConditional) -> tuple[Values, Elements]:
-        drawn, _ = evaluate(conditional.modelled, key, conditional.given)
-        values = {name: drawn[name] for name in conditional.names}
-        return values, self.score(key, conditional, values)
+    from_model: ClassVar[bool] = True
+    needs_parents: ClassVar[bool] = True
 
-    def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements:
-        fixed = {**conditional.given, **values}
-        return conditional.reduce_proposed(densities(conditional.modelled, key, fixed, conditional.names))
+    def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
+        return BoundPrior(key, conditional)
+
+
+@dataclass(frozen=True)
+class BoundPrior(BoundKernel):
+    """The model's draw under one key."""
+
+    key: PRNGKey
+    conditional: Conditional
+
+    def draw(self) -> tuple[Values, Elements]:
+        drawn, _ = evaluate(self.conditional.modelled, self.key, self.conditional.given)
+        values = {name: drawn[name] for name in self.conditional.names}
+        return values, self.score(values)
+
+    def score(self, values: Values) -> Elements:
+        conditional = self.conditional
+        log_q = densities(conditional.modelled, self.key, {**conditional.given, **values}, conditional.names)
+        return conditional.reduce_proposed(log_q)

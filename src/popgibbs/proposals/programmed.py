@@ -1,27 +1,53 @@
 """Proposals that users write as NumPyro programs."""
 
+from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
 
-from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import AnyConditional, evaluate
+from popgibbs._typing import Elements, LogProbs, PRNGKey, Values
+from popgibbs.model import AbstractSite, Conditional, Program, abstract_sites, evaluate, raw_sites
+from popgibbs.proposals.base import BoundKernel, Kernel
 
 
-class Programmed(eqx.Module):
+class Programmed(Kernel):
     """A user's NumPyro program as a kernel."""
 
     program: Any
 
-    def draw(self, key: PRNGKey, conditional: AnyConditional) -> tuple[Values, Elements]:
-        values, log_q = evaluate(conditional.bind(self.program), key, conditional.given)
-        return {name: values[name] for name in conditional.names}, conditional.reduce_proposed(log_q)
+    def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
+        return BoundProgram(conditional.bind(self.program), key, conditional)
 
-    def score(self, key: PRNGKey, conditional: AnyConditional, values: Values) -> Elements:
-        _, log_q = evaluate(conditional.bind(self.program), key, {**conditional.given, **values})
-        return conditional.reduce_proposed(log_q)
+    def sites(self, conditional: Conditional) -> dict[str, AbstractSite]:
+        return abstract_sites(lambda given: conditional.bind(self.program), conditional.given)
 
 
-def as_kernel(proposal: Any) -> Any:
-    """A user's program wrapped; `Prior()` and `Enumerated()` as they are."""
-    return proposal if hasattr(proposal, "draw") and hasattr(proposal, "score") else Programmed(proposal)
+@dataclass(frozen=True)
+class BoundProgram(BoundKernel):
+    """A program without arguments, run under one key."""
+
+    program: Program
+    key: PRNGKey
+    conditional: Conditional
+
+    def draw(self) -> tuple[Values, Elements]:
+        values, log_q = evaluate(self.program, self.key, self.conditional.given)
+        return {name: values[name] for name in self.conditional.names}, self.conditional.reduce_proposed(log_q)
+
+    def score(self, values: Values) -> Elements:
+        return self.conditional.reduce_proposed(self.log_probs(values))
+
+    def log_probs(self, values: Values) -> LogProbs:
+        _, log_q = evaluate(self.program, self.key, {**self.conditional.given, **values})
+        return {name: log_q[name] for name in self.conditional.names}
+
+    def covers(self, values: Values) -> dict[str, Array]:
+        # By the supports themselves: NumPyro's densities need not vanish outside of them.
+        sites = raw_sites(self.program, self.key, {**self.conditional.given, **values})
+        return {name: jnp.all(sites[name]["fn"].support(values[name])) for name in values}
+
+
+def as_kernel(proposal: Any) -> Kernel:
+    """A user's program as a kernel; a kernel as it is."""
+    return proposal if isinstance(proposal, Kernel) else Programmed(proposal)

@@ -8,7 +8,7 @@ the model does not tell components apart: it reaches one of M! labellings. Shuff
 a permanent of the matrix of each component's density at the values of each other one.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import lgamma
 from typing import Any
@@ -22,40 +22,51 @@ from jax.random import fold_in
 from jaxtyping import Array, Float, Int
 
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import Conditional, Partition, Target, abstract_sites, by_name, draw
-from popgibbs.proposals.programmed import Programmed
+from popgibbs.model import BlockConditional, Partition, Target, abstract_sites, by_name, draw
+from popgibbs.proposals.base import BoundKernel, Kernel, sites_at
 
 _SHUFFLE = 0x5FF1E  # folded into a draw's key for the shuffle: the proposal itself uses small numbers
 _EXACT_UP_TO = 10  # components: the sum over labellings takes M·2ᴹ⁻¹ steps
 _NUM_PROBES = 4
 
 
-class Shuffled(eqx.Module):
+class Shuffled(Kernel):
     """A kernel whose draws have their components, the elements of a plate, shuffled."""
 
-    kernel: Any
+    kernel: Kernel
     plate: str = eqx.field(static=True)
 
-    def draw(self, key: PRNGKey, conditional: Conditional) -> tuple[Values, Elements]:
+    def bind(self, key: PRNGKey, conditional: Any) -> "BoundShuffle":
         conditional = self.by_component(conditional)
-        values, _ = self.kernel.draw(key, conditional)
-        order = self._order(key, conditional)
-        return self._taken(conditional, values, order), self._log_density(key, conditional, values)
+        order = jax.random.permutation(fold_in(key, _SHUFFLE), conditional.target.plate_sizes[self.plate])
+        return BoundShuffle(self.kernel.bind(key, conditional), conditional, self.plate, order)
 
-    def score(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
-        conditional = self.by_component(conditional)
-        unshuffled = self._taken(conditional, values, jnp.argsort(self._order(key, conditional)))
-        return self._log_density(key, conditional, unshuffled)
-
-    def by_component(self, conditional: Conditional) -> Conditional:
+    def by_component(self, conditional: BlockConditional) -> BlockConditional:
         return replace(conditional, partition=Partition(conditional.target.sites, (self.plate,)))
 
-    def _order(self, key: PRNGKey, conditional: Conditional) -> Int[Array, " component"]:
-        return jax.random.permutation(fold_in(key, _SHUFFLE), conditional.target.plate_sizes[self.plate])
 
-    def _taken(self, conditional: Conditional, values: Values, order: Int[Array, " component"]) -> Values:
+@dataclass(frozen=True)
+class BoundShuffle(BoundKernel):
+    """The components of a bound kernel in one random order."""
+
+    bound: BoundKernel
+    conditional: BlockConditional
+    plate: str
+    order: Int[Array, " component"]
+
+    def draw(self) -> tuple[Values, Elements]:
+        values, _ = self.bound.draw()
+        return self._taken(values, self.order), self._log_density(values)
+
+    def score(self, values: Values) -> Elements:
+        return self._log_density(self._taken(values, jnp.argsort(self.order)))
+
+    def covers(self, values: Values) -> dict[str, Array]:
+        return self.bound.covers(values)
+
+    def _taken(self, values: Values, order: Int[Array, " component"]) -> Values:
         """The values with other components in place of each."""
-        sites = by_name(conditional.target.sites)
+        sites = by_name(self.conditional.target.sites)
 
         def take(name: str) -> Array:
             axis = sites[name].axis(self.plate)
@@ -64,12 +75,11 @@ class Shuffled(eqx.Module):
 
         return {name: take(name) for name in values}
 
-    def _log_density(self, key: PRNGKey, conditional: Conditional, values: Values) -> Elements:
-        places = jnp.arange(conditional.target.plate_sizes[self.plate])
+    def _log_density(self, values: Values) -> Elements:
+        places = jnp.arange(self.order.shape[0])
 
         def rolled(shift: Array) -> Elements:
-            order = (places + shift) % places.size
-            return self.kernel.score(key, conditional, self._taken(conditional, values, order))
+            return self.bound.score(self._taken(values, (places + shift) % places.size))
 
         by_shift = jax.vmap(rolled)(places)
         log_q = by_shift[(places - places[:, None]) % places.size, places[:, None]]
@@ -105,10 +115,10 @@ def log_average_over_labellings(log_q: Float[Array, "place component"]) -> Float
 
 
 def check_shuffled(
-    block: str, shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: tuple[str, ...]
+    block: str, kernel: Kernel, plate: str, target: Target, names: tuple[str, ...], drawn: tuple[str, ...]
 ) -> None:
     """Raise where a first draw of sites, after others were drawn, cannot be shuffled."""
-    plate, sites, sizes = shuffled.plate, by_name(target.sites), target.plate_sizes
+    shuffled, sites, sizes = Shuffled(kernel, plate), by_name(target.sites), target.plate_sizes
     what = f"block '{block}': exchangeable='{plate}'"
     if plate not in sizes:
         raise ValueError(f"{what} is not a plate of the model; its plates are {sorted(sizes)}")
@@ -118,15 +128,15 @@ def check_shuffled(
         raise ValueError(f"{what} shuffles all sites of the block, but {outside} lie outside; put them in another block")
     if before := [name for name in drawn if sites[name].axis(plate) is not None]:
         raise ValueError(f"{what}, but {before} of that plate are drawn before; put it on the block that draws them")
-    if not isinstance(shuffled.kernel, Programmed):
-        kind = type(shuffled.kernel).__name__
+    if kernel.from_model:
+        kind = type(kernel).__name__
         raise ValueError(f"{what}, but {kind} draws all components alike, in every labelling; drop exchangeable")
     modelled = abstract_sites(target.program)
     given = {name: modelled[name].value for name in drawn}
-    proposed = abstract_sites(lambda given: _first(target, names, given).bind(shuffled.kernel.program), given)
+    proposed = sites_at(lambda given: (kernel, _first(target, names, given)), given)
     for name in names:
         found, wanted = proposed[name].batch_shape, modelled[name].batch_shape
-        if found != wanted:
+        if found is not None and found != wanted:
             raise ValueError(
                 f"{what}: the first draw of '{name}' has the batch shape {found}; give it the model's, {wanted}"
             )
@@ -137,8 +147,8 @@ def check_shuffled(
         )
 
 
-def _first(target: Target, names: tuple[str, ...], given: Values) -> Conditional:
-    return Conditional(target, given, names, Partition(target.sites), initial=True)
+def _first(target: Target, names: tuple[str, ...], given: Values) -> BlockConditional:
+    return BlockConditional(target, Partition(target.sites), names=names, given=given, initial=True)
 
 
 def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: tuple[str, ...]) -> bool:
@@ -156,7 +166,7 @@ def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: t
         def with_new(place: Array) -> Elements:
             here = {name: first.partition.spread_values(places == place, name, sizes) for name in names}
             mixed = {name: jnp.where(here[name], new[name], old[name]) for name in names}
-            return shuffled.kernel.score(key_score, first, mixed)
+            return shuffled.kernel.bind(key_score, first).score(mixed)
 
         # The unchanged state goes through the same code (no place has the number -1), so that it rounds alike.
         before, *after = jax.lax.map(with_new, jnp.asarray([-1, *range(places.size)]))

@@ -14,13 +14,13 @@ from jaxtyping import Array, Float
 from popgibbs._typing import Values
 from popgibbs.data import Data
 from popgibbs.model import touched
-from popgibbs.smc import Population, Sampler, disagreement
+from popgibbs.smc import BuiltSampler, Population, disagreement
 
 NOISE_MARGIN = 10.0
 STEPS = np.arange(-4, 5) * np.finfo(np.float32).eps  # relative changes of latents, as rounding makes them
 
 
-def carried_errors(sampler: Sampler, data: Data, population: Population) -> Float[Array, " site"]:
+def carried_errors(sampler: BuiltSampler, data: Data, population: Population) -> Float[Array, " site"]:
     """The disagreement of each site's carried log-probabilities with those of the latents, over particles with weight."""
     carried = population.particles.log_probs
     fresh = jax.vmap(sampler.target(data).log_probs)(population.particles.latents)
@@ -34,7 +34,7 @@ def carried_errors(sampler: Sampler, data: Data, population: Population) -> Floa
 
 
 def check_carried(
-    sampler: Sampler,
+    sampler: BuiltSampler,
     indices: np.ndarray,
     batch: Data,
     population: Population,
@@ -48,11 +48,11 @@ def check_carried(
             raise ValueError(_explain(sampler, name, int(indices[row])))
 
 
-def _explain(sampler: Sampler, name: str, instance: int) -> str:
+def _explain(sampler: BuiltSampler, name: str, instance: int) -> str:
     for block, partition in zip(sampler.blocks, sampler.partitions, strict=True):
         if not partition.whole and name in touched(sampler.sites, block.sites):
             return (
-                f"block '{block.label}': the elements of the plate {list(partition.plates)} are not independent, which "
+                f"block '{block.name}': the elements of the plate {list(partition.plates)} are not independent, which "
                 f"the checks at build did not see: at instance {instance} one element changed the log-probability of "
                 f"'{name}' at another; write '{name}' outside of that plate"
             )
@@ -63,7 +63,7 @@ def _explain(sampler: Sampler, name: str, instance: int) -> str:
 
 
 @eqx.filter_jit
-def _rounding_noise(sampler: Sampler, data: Data, population: Population, name: str) -> Array:
+def _rounding_noise(sampler: BuiltSampler, data: Data, population: Population, name: str) -> Array:
     """How much a site's log-probability changes when latents change by rounding: where large terms cancel, much."""
     target = sampler.target(data)
 

@@ -26,20 +26,25 @@ def mesh_for(num_instances: int) -> Mesh:
     return Mesh(np.array(devices[:count]), (AXIS,))
 
 
-def filled_up(num_instances: int) -> int:
-    """So many instances that the devices have even shares, none larger than it has to be for the given ones."""
-    share = -(-num_instances // jax.local_device_count())
-    return -(-num_instances // share) * share
+def even_rows(num_instances: int) -> int:
+    """The least number of rows, not below that of the instances, of which every device gets the same number."""
+    per_device = -(-num_instances // jax.local_device_count())
+    return -(-num_instances // per_device) * per_device
 
 
 def over_instances(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """Each device calls the function on its share of the instances."""
+    """Each device calls the function on its part of the instances."""
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def on_all(tree: Any, mesh: Mesh) -> Any:
     """A copy of the arrays on every device of the mesh."""
     return tree if mesh.size == 1 else jax.device_put(tree, NamedSharding(mesh, SHARED))
+
+
+def spread(tree: Any, mesh: Mesh) -> Any:
+    """Arrays with instances as their leading axis, each device of the mesh holding its part."""
+    return tree if mesh.size == 1 else jax.device_put(tree, NamedSharding(mesh, BY_INSTANCE))
 
 
 def on_first(tree: Any, mesh: Mesh) -> Any:

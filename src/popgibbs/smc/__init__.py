@@ -1,57 +1,51 @@
 """The algorithm: weights, resampling, populations, blocks, sweeps."""
 
-from popgibbs.smc.blocks import Block, SequenceBlock
+from popgibbs.smc.block import Block
+from popgibbs.smc.built import BuiltSampler
+from popgibbs.smc.context import Context, Plan
+from popgibbs.smc.events import BlockEvent, Event, Terms
+from popgibbs.smc.initial import InitialEvent, draw_initial, initial_plan, initialise, score_initial
 from popgibbs.smc.population import Population
 from popgibbs.smc.resampling import multinomial, residual, stratified, systematic
-from popgibbs.smc.sampler import (
-    Event,
-    Info,
-    Sampler,
-    draw_initial,
-    go_on,
-    initial_plan,
-    initialise,
-    over_populations,
-    over_rows,
-    run,
-    score_initial,
-    update,
-)
-from popgibbs.smc.sequences import Walk, at_step, draw_first, score_first, score_walk
+from popgibbs.smc.rows import over_populations, over_rows
+from popgibbs.smc.sequence_block import SequenceBlock
+from popgibbs.smc.sequences import SequenceEvent
 from popgibbs.smc.staleness import disagreement
-from popgibbs.smc.weights import degenerate, effective_share, ess, log_mean_exp, normalise, proper, weighted_sum
+from popgibbs.smc.sweep import Info, extend, run, update
+from popgibbs.smc.weights import degenerate, ess, ess_fraction, log_mean_exp, normalise, proper, weighted_sum
 
 __all__ = [
-    "at_step",
     "Block",
+    "BlockEvent",
+    "BuiltSampler",
+    "Context",
     "degenerate",
     "disagreement",
-    "draw_first",
     "draw_initial",
-    "effective_share",
     "ess",
+    "ess_fraction",
     "Event",
-    "go_on",
+    "extend",
     "Info",
     "initial_plan",
+    "InitialEvent",
     "initialise",
     "log_mean_exp",
     "multinomial",
     "normalise",
     "over_populations",
     "over_rows",
+    "Plan",
     "Population",
     "proper",
     "residual",
     "run",
-    "Sampler",
-    "score_first",
     "score_initial",
-    "score_walk",
     "SequenceBlock",
+    "SequenceEvent",
     "stratified",
     "systematic",
+    "Terms",
     "update",
-    "Walk",
     "weighted_sum",
 ]

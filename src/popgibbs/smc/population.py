@@ -43,7 +43,7 @@ class Population(eqx.Module):
         return weighted_sum(weights, jax.vmap(lambda particle: particle.log_joint)(self.particles))
 
     @property
-    def diversity(self) -> Int[Array, ""]:
+    def num_ancestors(self) -> Int[Array, ""]:
         """How many initial particles have descendants."""
         return jnp.sum(jnp.zeros(self.ancestors.shape, bool).at[self.ancestors].set(True))
 

@@ -5,7 +5,7 @@ whole trajectories are gathered once, at the end. Everything is written for one 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,16 +13,22 @@ import jax.numpy as jnp
 from jax.random import fold_in
 from jaxtyping import Array
 
-from popgibbs._typing import PRNGKey, Resampler, Values
-from popgibbs.model import INTO_NEXT, Neighbour, Particle, Sequence, StepConditional, draw, shifted
-from popgibbs.moves import Move
+from popgibbs._typing import PRNGKey, Values
+from popgibbs.data import Data
+from popgibbs.model import INTO_NEXT, Neighbour, Particle, StepConditional, StepSequence, draw, shifted
+from popgibbs.moves import Move, MoveKeys
 from popgibbs.proposals import Kernel
+from popgibbs.smc.context import Context, update_keys
+from popgibbs.smc.events import Event, Terms, has_arrays, weighted_log_p
 from popgibbs.smc.population import Population, Report
-from popgibbs.smc.weights import ess
+from popgibbs.smc.weights import ess, ess_fraction, normalise, weighted_sum
+
+if TYPE_CHECKING:
+    from popgibbs.smc.built import BuiltSampler
 
 
-class Moment(NamedTuple):
-    """What the particles of a step have in common."""
+class TimeStep(NamedTuple):
+    """What all particles see of a step."""
 
     t: Array
     observed: Array
@@ -30,8 +36,8 @@ class Moment(NamedTuple):
     next_is_real: Array
 
 
-class Given(NamedTuple):
-    """A step as it was when the block began, by particle."""
+class OldStep(NamedTuple):
+    """A step as it was before the sweep over steps, by particle."""
 
     state: Array
     following: Array
@@ -41,7 +47,7 @@ class Given(NamedTuple):
 
 
 class Walker(eqx.Module):
-    """What a particle takes along from step to step."""
+    """The part of a particle that travels from step to step."""
 
     place: Array  # its index before the resampling of this step
     origin: Array  # its index when the block began
@@ -49,28 +55,46 @@ class Walker(eqx.Module):
     log_into: Array  # log p(z_t | z_{t-1}) of the old z_t
 
 
-class Seen(NamedTuple):
-    """What proposals drew, and from what, (step, particle, ...)."""
+class Proposed(NamedTuple):
+    """Proposed states and the inputs of their proposals, (step, particle, ...)."""
 
     keys: Array  # under which they drew and score
     previous: Array
     following: Array
     origin: Array  # whose globals the particle has
-    proposed: Array
+    state: Array
     log_weights: Array  # incoming
     log_v: Array  # incremental
 
 
-class Walk(NamedTuple):
-    """A walk through all steps as an observer sees it."""
+class SequenceEvent(Event):
+    """An update of all steps of a sequence."""
 
-    seen: Seen
-    shared: Any  # what the steps of a particle share, when the block began
+    seen: Proposed
+    shared: Any  # whatever the steps of a particle share, before the sweep over steps
     latents: Values  # by particle, after the last step
     log_weights: Array  # and their weights
 
+    def terms(self, sampler: "BuiltSampler", data: Data) -> Terms:
+        """log q has the weights of each step; log p has those after the last step, when all states are new."""
+        assert self.block is not None
+        block, target = sampler.blocks[self.block], sampler.target(data)
+        sequence = StepSequence(target, block.proposal)
+        weights = jax.vmap(normalise)(self.seen.log_weights + self.seen.log_v)
+        real = sequence.real[:, None]
+        log_q = jnp.zeros(())
+        if has_arrays(block.kernel):
+            log_q = weighted_sum(jnp.where(real, weights, 0.0), score_steps(sequence, block.kernel, self))
 
-def at_step(sequence: Sequence, t: int, latents: Values, initial: bool, has_globals: bool) -> StepConditional:
+        def of_particle(latents: Values, weight: Array) -> Array:
+            return weighted_log_p(target, latents, weight)
+
+        log_p = jax.vmap(of_particle)(self.latents, normalise(self.log_weights))
+        by_step = jnp.where(sequence.real, jax.vmap(ess_fraction)(weights), 0.0)
+        return Terms(log_q, jnp.sum(log_p), jnp.sum(by_step) / jnp.sum(real))
+
+
+def at_step(sequence: StepSequence, t: int, latents: Values, initial: bool, has_globals: bool) -> StepConditional:
     """The conditional of one step inside a sequence, at the latents of one particle.
 
     Without `has_globals` the proposal is not shown the globals, as at a first draw before them; the model still is.
@@ -80,19 +104,23 @@ def at_step(sequence: Sequence, t: int, latents: Values, initial: bool, has_glob
     data, exists = sequence.step_data(sequence.observed[t], prepared), jnp.ones((), bool)
     earlier = Neighbour(states[t - 2], exists & (t > 1)) if initial else None
     before, after = Neighbour(states[t - 1], exists, earlier), Neighbour(states[t + 1], exists & (not initial))
-    return StepConditional(sequence.model, data, jnp.asarray(t), before, after, shared, initial, has_globals)
+    return _conditional(sequence, data, jnp.asarray(t), before, after, shared, initial=initial, has_globals=has_globals)
+
+
+def _conditional(sequence: StepSequence, *inputs: Any, **options: bool) -> StepConditional:
+    return StepConditional(sequence.model, *inputs, names=(sequence.model.state,), given={}, **options)
 
 
 # The first draw ---------------------------------------------------------------------------------------------------------
 
 
-def draw_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values | None) -> tuple[Array, Array]:
+def draw_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, drawn: Values | None) -> tuple[Array, Array]:
     """The states of one particle, drawn one after another, and their log q. `drawn` holds the globals, if they exist."""
     at, inputs = _first_inputs(sequence, drawn)
 
     def step(last: tuple[Array, Array], inputs: tuple[Any, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         conditional = at(*last, *inputs)
-        values, log_q = kernel.draw(fold_in(key, conditional.t), conditional)
+        values, log_q = kernel.bind(fold_in(key, conditional.t), conditional).draw()
         previous = last[0]
         state = values[sequence.model.state].astype(previous.dtype)
         return (state, previous), (state, jnp.sum(log_q))
@@ -102,13 +130,13 @@ def draw_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values |
     return states, jnp.sum(jnp.where(sequence.real, log_q, 0.0))
 
 
-def score_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values | None, states: Array) -> Array:
+def score_first_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, drawn: Values | None, states: Array) -> Array:
     """log q of the first draw, all steps at once."""
     at, inputs = _first_inputs(sequence, drawn)
 
     def one(previous: Array, earlier: Array, state: Array, *inputs: Any) -> Array:
         conditional = at(previous, earlier, *inputs)
-        return jnp.sum(kernel.score(fold_in(key, conditional.t), conditional, {sequence.model.state: state}))
+        return jnp.sum(kernel.bind(fold_in(key, conditional.t), conditional).score({sequence.model.state: state}))
 
     # What the draw saw before its first step.
     blank = _blank_state(sequence)
@@ -118,7 +146,7 @@ def score_first(key: PRNGKey, sequence: Sequence, kernel: Kernel, drawn: Values 
     return jnp.sum(jnp.where(sequence.real, log_q, 0.0))
 
 
-def _first_inputs(sequence: Sequence, drawn: Values | None) -> tuple[Callable[..., StepConditional], tuple[Any, ...]]:
+def _first_inputs(sequence: StepSequence, drawn: Values | None) -> tuple[Callable[..., StepConditional], tuple[Any, ...]]:
     """The conditional of a step from its own inputs, and these inputs for all steps."""
     has_globals = drawn is not None
     shared = sequence.shared(drawn) if has_globals else None
@@ -127,12 +155,12 @@ def _first_inputs(sequence: Sequence, drawn: Values | None) -> tuple[Callable[..
         before = Neighbour(previous, t > 0, before=Neighbour(earlier, t > 1))
         after = Neighbour(previous, jnp.zeros((), bool))
         data = sequence.step_data(observed, prepared)
-        return StepConditional(sequence.model, data, t, before, after, shared, True, has_globals)
+        return _conditional(sequence, data, t, before, after, shared, initial=True, has_globals=has_globals)
 
     return at, (jnp.arange(sequence.num_steps), sequence.observed, sequence.prepared(shared))
 
 
-def _blank_state(sequence: Sequence) -> Array:
+def _blank_state(sequence: StepSequence) -> Array:
     values = jax.eval_shape(lambda: draw(lambda: sequence.model(**sequence.data.values), jax.random.key(0)))
     states = values[sequence.model.state]
     return jnp.zeros(states.shape[1:], states.dtype)
@@ -141,49 +169,50 @@ def _blank_state(sequence: Sequence) -> Array:
 # The sweep --------------------------------------------------------------------------------------------------------------
 
 
-def walk(
+def update_steps(
     key: PRNGKey,
-    sequence: Sequence,
+    context: Context,
+    sequence: StepSequence,
     kernel: Kernel | None,
     move: Move,
     population: Population,
-    resampler: Resampler,
-    below: float,
-) -> tuple[Population, Walk, Report]:
-    """One update of all steps, each resampled and weighed by itself."""
+) -> tuple[Population, SequenceEvent, Report]:
+    """One update of all steps, each resampled and weighed by itself. Without a kernel the move does not propose."""
     name, observed = sequence.model.state, sequence.model.observed
     particles, num_particles = population.particles, population.log_weights.shape[0]
     shared = jax.vmap(sequence.shared)(particles.latents)
 
-    def step(population: Population, inputs: tuple[Moment, Given]) -> tuple[Population, Any]:
-        moment, given = inputs
-        key_resample, keys, keys_accept = block_keys(fold_in(key, moment.t), num_particles)
+    def step(population: Population, inputs: tuple[TimeStep, OldStep]) -> tuple[Population, Any]:
+        time_step, old = inputs
+        key_resample, keys = update_keys(fold_in(key, time_step.t), num_particles)
         # A padded step leaves everything as it is.
-        population = population.resample(key_resample, resampler, jnp.where(moment.is_real, below, 0.0))
+        threshold = jnp.where(time_step.is_real, context.ess_threshold, 0.0)
+        population = population.resample(key_resample, context.resampler, threshold)
         walkers: Walker = population.particles
-        given, common = jax.tree.map(lambda leaf: leaf[walkers.origin], (given, shared))
+        old, common = jax.tree.map(lambda leaf: leaf[walkers.origin], (old, shared))
 
-        def one(key_draw: PRNGKey, key_accept: PRNGKey, walker: Walker, given: Given, common: Any) -> Any:
-            conditional = _inside(sequence, moment, walker.previous, given.following, common, given.prepared)
-            factors = {name: walker.log_into, observed: given.log_observed, INTO_NEXT: given.log_into_next}
-            return move(key_draw, key_accept, kernel, conditional, Particle({name: given.state}, factors))
+        def one(keys: MoveKeys, walker: Walker, old: OldStep, common: Any) -> Any:
+            conditional = _inside(sequence, time_step, walker.previous, old.following, common, old.prepared)
+            factors = {name: walker.log_into, observed: old.log_observed, INTO_NEXT: old.log_into_next}
+            proposal = None if kernel is None else kernel.bind(keys.draw, conditional)
+            return move(keys, proposal, conditional, Particle({name: old.state}, factors))
 
-        moved, log_v, info = jax.vmap(one)(keys, keys_accept, walkers, given, common)
+        moved, log_v, info = jax.vmap(one)(keys, walkers, old, common)
         log_v, info_log_v = jnp.sum(log_v, axis=-1), jnp.sum(info.log_v, axis=-1)
-        state = jnp.where(moment.is_real, moved.latents[name], given.state)
-        seen = Seen(
-            *(keys, walkers.previous, given.following, walkers.origin),
+        state = jnp.where(time_step.is_real, moved.latents[name], old.state)
+        seen = Proposed(
+            *(keys.draw, walkers.previous, old.following, walkers.origin),
             *(info.proposed[name], population.log_weights, info_log_v),
         )
         onward = Walker(jnp.arange(num_particles), walkers.origin, state, moved.log_probs[INTO_NEXT])
-        impossible = moment.is_real & population.loses_weight(log_v)
-        population = population.weigh(onward, jnp.where(moment.is_real, log_v, 0.0))
-        log_probs = {site: jnp.where(moment.is_real, moved.log_probs[site], 0.0) for site in (name, observed)}
+        impossible = time_step.is_real & population.loses_weight(log_v)
+        population = population.weigh(onward, jnp.where(time_step.is_real, log_v, 0.0))
+        log_probs = {site: jnp.where(time_step.is_real, moved.log_probs[site], 0.0) for site in (name, observed)}
         report = (ess(population.log_weights), jnp.mean(info.accepted), impossible)
         return population, ((walkers.place, (state, log_probs)), seen, report)
 
-    moments = _moments(sequence)
-    inputs = moments, _given(sequence, moments, particles, shared)
+    time_steps = _time_steps(sequence)
+    inputs = time_steps, _old_steps(sequence, time_steps, particles, shared)
     first = particles.log_probs[name][:, 0]
     stay = jnp.arange(num_particles)
     start = _with(population, Walker(stay, stay, jnp.zeros_like(inputs[1].state[0]), first))
@@ -191,7 +220,7 @@ def walk(
     states, log_probs = _trajectories(places, left)
     others = jax.tree.map(lambda leaf: leaf[walked.particles.origin], particles)
     moved = Particle({**others.latents, name: states}, {**others.log_probs, **log_probs})
-    event = Walk(seen, shared, moved.latents, walked.log_weights)
+    event = SequenceEvent(seen, shared, moved.latents, walked.log_weights, block=context.index)
     size, acceptance = (jnp.sum(jnp.where(sequence.real, by_step, 0.0)) for by_step in reports[:2])
     num_real = jnp.sum(sequence.real)
     nothing_stale = jnp.zeros(len(particles.log_probs))  # a step accepts or rejects all of its factors together
@@ -199,36 +228,36 @@ def walk(
     return _with(walked, moved), event, report
 
 
-def score_walk(sequence: Sequence, kernel: Kernel, event: Walk) -> Array:
+def score_steps(sequence: StepSequence, kernel: Kernel, event: SequenceEvent) -> Array:
     """log q of every proposed state, (step, particle), as a function of the proposal's arrays: all steps at once."""
     num_particles = event.log_weights.shape[0]
     prepared = _steps_first(jax.vmap(sequence.prepared, axis_size=num_particles)(event.shared))
 
-    def one_step(moment: Moment, prepared: Any, seen: Seen) -> Array:
-        def one(seen: Seen) -> Array:
+    def one_step(time_step: TimeStep, prepared: Any, seen: Proposed) -> Array:
+        def one(seen: Proposed) -> Array:
             mine, common = jax.tree.map(lambda leaf: leaf[seen.origin], (prepared, event.shared))
-            conditional = _inside(sequence, moment, seen.previous, seen.following, common, mine)
-            return jnp.sum(kernel.score(seen.keys, conditional, {sequence.model.state: seen.proposed}))
+            conditional = _inside(sequence, time_step, seen.previous, seen.following, common, mine)
+            return jnp.sum(kernel.bind(seen.keys, conditional).score({sequence.model.state: seen.state}))
 
         return jax.vmap(one)(seen)
 
-    return jax.vmap(one_step)(_moments(sequence), prepared, event.seen)
+    return jax.vmap(one_step)(_time_steps(sequence), prepared, event.seen)
 
 
 def _inside(
-    sequence: Sequence, moment: Moment, previous: Array, following: Array, shared: Any, prepared: Any
+    sequence: StepSequence, time_step: TimeStep, previous: Array, following: Array, shared: Any, prepared: Any
 ) -> StepConditional:
-    before, after = Neighbour(previous, moment.t > 0), Neighbour(following, moment.next_is_real)
-    data = sequence.step_data(moment.observed, prepared)
-    return StepConditional(sequence.model, data, moment.t, before, after, shared)
+    before, after = Neighbour(previous, time_step.t > 0), Neighbour(following, time_step.next_is_real)
+    data = sequence.step_data(time_step.observed, prepared)
+    return _conditional(sequence, data, time_step.t, before, after, shared)
 
 
-def _moments(sequence: Sequence) -> Moment:
+def _time_steps(sequence: StepSequence) -> TimeStep:
     next_is_real = jnp.append(sequence.real[1:], False)
-    return Moment(jnp.arange(sequence.num_steps), sequence.observed, sequence.real, next_is_real)
+    return TimeStep(jnp.arange(sequence.num_steps), sequence.observed, sequence.real, next_is_real)
 
 
-def _given(sequence: Sequence, moments: Moment, particles: Particle, shared: Any) -> Given:
+def _old_steps(sequence: StepSequence, time_steps: TimeStep, particles: Particle, shared: Any) -> OldStep:
     """All steps, with the axes (step, particle, ...)."""
     name, observed = sequence.model.state, sequence.model.observed
     num_particles = particles.latents[name].shape[0]
@@ -236,18 +265,12 @@ def _given(sequence: Sequence, moments: Moment, particles: Particle, shared: Any
     states, log_states, log_observed, prepared = _steps_first(
         (particles.latents[name], particles.log_probs[name], particles.log_probs[observed], prepared)
     )
-    log_into_next = jnp.where(moments.next_is_real[:, None], shifted(log_states, -1), 0.0)
-    return Given(states, shifted(states, -1), log_observed, log_into_next, prepared)
+    log_into_next = jnp.where(time_steps.next_is_real[:, None], shifted(log_states, -1), 0.0)
+    return OldStep(states, shifted(states, -1), log_observed, log_into_next, prepared)
 
 
 def _steps_first(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), tree)
-
-
-def block_keys(key: PRNGKey, num_particles: int) -> tuple[Array, Array, Array]:
-    """To resample, to draw and to accept."""
-    keys = jax.random.split(key, 1 + 2 * num_particles)
-    return keys[0], keys[1 : 1 + num_particles], keys[1 + num_particles :]
 
 
 def _with(population: Population, particles: Any) -> Population:

@@ -26,10 +26,10 @@ def log_mean_exp(log_weights: Float[Array, " particle"]) -> Float[Array, ""]:
 
 def ess(log_weights: Float[Array, " particle"]) -> Float[Array, ""]:
     """Effective sample size, (Σw)² / Σw²; zero where no particle has weight."""
-    return effective_share(normalise(log_weights)) * log_weights.shape[0]
+    return ess_fraction(normalise(log_weights)) * log_weights.shape[0]
 
 
-def effective_share(weights: Float[Array, "particle *rest"]) -> Float[Array, "*rest"]:
+def ess_fraction(weights: Float[Array, "particle *rest"]) -> Float[Array, "*rest"]:
     """ESS / L of normalised weights; zero where no particle has weight."""
     squares = weights.shape[0] * jnp.sum(weights**2, axis=0)
     return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)

@@ -16,11 +16,12 @@ from popgibbs.training.checkpoint import (
     versions,
 )
 from popgibbs.training.lock import Lock
-from popgibbs.training.loop import Budget, History, Metrics, Step, made_with, run_training, start
+from popgibbs.training.loop import History, made_with, run_training
 from popgibbs.training.objective import accumulate
 from popgibbs.training.progress import progress_of, sampling_progress, training_progress
 from popgibbs.training.provenance import hyperparameters, refuse_changes
 from popgibbs.training.signals import Interrupted, end_at_once, terminable
+from popgibbs.training.step import Budget, Metrics, TrainingStep, start
 from popgibbs.training.tempering import Temper, Tempering
 
 __all__ = [
@@ -49,11 +50,11 @@ __all__ = [
     "SAMPLER",
     "sampling_progress",
     "start",
-    "Step",
     "Temper",
     "Tempering",
     "terminable",
     "to_names",
     "training_progress",
+    "TrainingStep",
     "versions",
 ]

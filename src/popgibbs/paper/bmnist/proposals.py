@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from popgibbs._typing import Values
 from popgibbs.data import Data
-from popgibbs.distributions import PrecisionNormal, Refined, Successive, cholesky, solve_triangular
+from popgibbs.distributions import Autoregressive, PrecisionNormal, RefinedGuess, cholesky, solve_triangular
 from popgibbs.model import Neighbour
 from popgibbs.paper.bmnist.images import (
     DIGIT,
@@ -89,7 +89,7 @@ class SoftArgmax(eqx.Module):
             loc += _refinement(stop_gradient(view.look(loc)) - image, slopes)
         # Per position, of which there are RANGE / 2 pixels to one.
         precision = jnp.exp(self.log_trust) * jnp.sum(slopes**2, axis=1) * (RANGE / 2) ** 2
-        return Refined(dist.Normal(loc, (precision + scale**-2) ** -0.5).to_event(1), guess)
+        return RefinedGuess(dist.Normal(loc, (precision + scale**-2) ** -0.5).to_event(1), guess)
 
     def _from_map(self, view: View) -> tuple[Array, Array]:
         axis = places(self.stride)
@@ -191,7 +191,7 @@ class Where(eqx.Module):
             own = [(place.value[digit], place.exists) for place in expected]
             return self.head(View(scores, own, is_first, None if images is None else images[digit], look))
 
-        numpyro.sample("where", Successive(part, num_digits))
+        numpyro.sample("where", Autoregressive(part, num_digits))
 
 
 def crops(data: Data, latents: Values) -> Float[Array, "time digit 28 28"]:
@@ -227,9 +227,9 @@ class What(eqx.Module):
         def part(drawn: Any) -> dist.Distribution:
             digit = len(drawn)
             guess = dist.Normal(guesses[digit], 1.0).to_event(1)
-            return Refined(PrecisionNormal(codes[digit], factors[digit] / deviation), guess)
+            return RefinedGuess(PrecisionNormal(codes[digit], factors[digit] / deviation), guess)
 
-        numpyro.sample("what", Successive(part, model.num_digits))
+        numpyro.sample("what", Autoregressive(part, model.num_digits))
 
 
 def _climb(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from popgibbs.apg import APG
-from popgibbs.evaluation import Method, bootstrapped, hmc_label, matched
+from popgibbs.evaluation import Method, hmc_label, matched, with_prior_proposals
 from popgibbs.paper.bmnist import BMNIST
 from popgibbs.paper.study import Preset, Samplers, Setting, Study
 
@@ -13,8 +13,8 @@ from popgibbs.paper.study import Preset, Samplers, Setting, Study
 def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, num_particles: int) -> dict[str, Method]:
     apg = samplers["default"]
     budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
-    found = matched(apg, rws=samplers["rws"], bpg=bootstrapped(apg, "what"), moved=moved, **budget)
-    return {**found, "BPG, all blocks": replace(found["APG"], sampler=bootstrapped(apg))}
+    found = matched(apg, rws=samplers["rws"], bpg=with_prior_proposals(apg, "what"), moved=moved, **budget)
+    return {**found, "BPG, all blocks": replace(found["APG"], sampler=with_prior_proposals(apg))}
 
 
 def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
 from popgibbs._typing import Values
-from popgibbs.data import Data
+from popgibbs.model import ProposalData
 from popgibbs.paper.dmm.model import CENTRE_SCALE, NUM_CLUSTERS
 from popgibbs.statistics import Beta, Categorical, Offsets, choose, pool
 
@@ -32,7 +32,7 @@ class Centres(eqx.Module):
         self.log_scale = jnp.zeros(())
         self.log_first_scale = jnp.log(0.1)
 
-    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+    def __call__(self, data: ProposalData, latents: Values, model: Any) -> None:
         mask = data.mask["points"]
         owned = jax.nn.one_hot(latents["c"], NUM_CLUSTERS)
         rest = data["x"] - model.decode(latents["h"])
@@ -41,17 +41,17 @@ class Centres(eqx.Module):
         loc = pool(owned[:, :, None] * rest[:, None, :], mask) / variance / precision
         numpyro.sample("mu", dist.Normal(loc, jnp.exp(self.log_scale) * precision**-0.5).to_event(1))
 
-    def initial(self, data: Data, latents: Values, model: Any) -> None:
+    def initial(self, data: ProposalData, latents: Values, model: Any) -> None:
         numpyro.sample("mu", dist.Normal(seeds(data, model), jnp.exp(self.log_first_scale)).to_event(1))
 
 
-def noise_variance(data: Data, model: Any) -> Any:
+def noise_variance(data: ProposalData, model: Any) -> Any:
     """That of the model, or the larger one that a tempered likelihood amounts to."""
-    return model.noise**2 if data.temper is None else model.noise**2 / data.temper
+    return model.noise**2 if data.beta is None else model.noise**2 / data.beta
 
 
 def seeds(
-    data: Data, model: Any, num_candidates: int = 256, num_places: int = 24, num_rounds: int = 3
+    data: ProposalData, model: Any, num_candidates: int = 256, num_places: int = 24, num_rounds: int = 3
 ) -> Float[Array, "cluster 2"]:
     """Centres whose curves together explain the points, chosen one after another at random, then moved to the points.
 
@@ -121,7 +121,7 @@ class Points(eqx.Module):
         self.place = Offsets(2, 64, 5, key=key)
         self.log_width = jnp.log(2.0)
 
-    def __call__(self, data: Data, latents: Values, model: Any) -> None:
+    def __call__(self, data: ProposalData, latents: Values, model: Any) -> None:
         x, mu = data["x"], latents["mu"]
         guesses = self.place(x, mu)
         scale = -0.5 * jnp.exp(-2 * self.log_width) / noise_variance(data, model)

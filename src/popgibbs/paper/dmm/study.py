@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from popgibbs.apg import APG
-from popgibbs.evaluation import Method, bootstrapped, matched
+from popgibbs.evaluation import Method, matched, with_prior_proposals
 from popgibbs.paper.dmm import DMM
 from popgibbs.paper.study import Preset, Samplers, Setting, Study
 
@@ -14,13 +14,13 @@ SIZE = {"points": 600}
 
 def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, num_particles: int) -> dict[str, Method]:
     """Each with the decoder that was learned with it; BPG has that of the paper's networks."""
-    bpg = bootstrapped(samplers["paper"], "mu")
+    bpg = with_prior_proposals(samplers["paper"], "mu")
     budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
     found = matched(samplers["default"], rws=samplers["rws"], bpg=bpg, moved=moved, **budget)
     in_sweeps = found["APG"]
     return {
         **found,
-        "BPG, all blocks": replace(in_sweeps, sampler=bootstrapped(samplers["paper"])),
+        "BPG, all blocks": replace(in_sweeps, sampler=with_prior_proposals(samplers["paper"])),
         "APG, the paper's networks": replace(in_sweeps, sampler=samplers["paper"]),
     }
 
@@ -31,7 +31,7 @@ STUDY = Study(
     experiment=DMM,
     variants=("default", "paper", "rws"),
     methods=methods,
-    summed=False,
+    sum_out_finite=False,
     presets={
         "quick": Preset(
             settings=(Setting(SIZE, 50),),

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from popgibbs.apg import APG
-from popgibbs.evaluation import Method, bootstrapped, matched
+from popgibbs.evaluation import Method, matched, with_prior_proposals
 from popgibbs.moves import Metropolis
-from popgibbs.paper.gmm import GMM, kl_global
+from popgibbs.paper.gmm import GMM
+from popgibbs.paper.gmm.experiment import kl_global
 from popgibbs.paper.gmm.proposals import ExactGlobals, Joint
 from popgibbs.paper.study import Learning, Preset, Samplers, Setting, Study
 from popgibbs.proposals import Enumerated
@@ -25,8 +26,8 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
     apg, rws = samplers["paper"], samplers["rws"]
     exact = [Block("tau", "mu", proposal=ExactGlobals()), Block("c", proposal=Enumerated())]
     gibbs = apg.with_blocks(exact, initial=rws)
-    accepting = [Block(*b.sites, proposal=b.proposal, move=Metropolis(), by=b.by) for b in apg.blocks]
-    bpg = bootstrapped(apg, "tau,mu")
+    accepting = [block.with_move(Metropolis()) for block in apg.blocks]
+    bpg = with_prior_proposals(apg, "tau,mu")
     budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
     found = matched(apg, rws=rws, bpg=bpg, moved=moved, gibbs=gibbs, **budget)
     in_sweeps = found["APG"]
@@ -34,7 +35,7 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
         **found,
         "Gibbs, APG's start": replace(in_sweeps, sampler=apg.with_blocks(exact, initial=apg)),
         "APG, Metropolis": replace(in_sweeps, sampler=apg.with_blocks(accepting)),
-        "BPG, all blocks": replace(in_sweeps, sampler=bootstrapped(apg)),
+        "BPG, all blocks": replace(in_sweeps, sampler=with_prior_proposals(apg)),
         "APG, seeded start": replace(in_sweeps, sampler=samplers["default"]),
     }
 

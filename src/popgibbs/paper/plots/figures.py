@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from popgibbs.paper.experiment import Drawing
+from popgibbs.paper.experiment import MixtureDrawing
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
@@ -26,7 +26,7 @@ def bare(axes: Axes) -> None:
         spine.set_color("0.8")
 
 
-def mixture_samples(drawings: Sequence[Mapping[str, Drawing]]) -> Figure:
+def mixture_samples(drawings: Sequence[Mapping[str, MixtureDrawing]]) -> Figure:
     """A row an instance: the data, then one drawing a title."""
     titles = list(drawings[0])
     points = [by_title[titles[0]].points for by_title in drawings]
@@ -54,7 +54,7 @@ def _square(x: np.ndarray) -> list[tuple[float, float]]:
     return [(float(m) - half, float(m) + half) for m in middle]
 
 
-def _draw_mixture(axes: Axes, drawing: Drawing, size: float) -> None:
+def _draw_mixture(axes: Axes, drawing: MixtureDrawing, size: float) -> None:
     axes.scatter(*drawing.points.T, s=size, c=[COLOURS[k] for k in drawing.labels], linewidths=0)
     for colour, centre, outline in zip(COLOURS, drawing.centres, drawing.outlines, strict=False):
         axes.plot(*outline.T, color=colour, linewidth=1)

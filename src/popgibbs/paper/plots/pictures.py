@@ -8,16 +8,14 @@ import numpy as np
 
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.apg import APG
-from popgibbs.paper.experiment import Drawing, Experiment, Film
-from popgibbs.paper.plots.figures import mixture_samples, save
-from popgibbs.paper.plots.films import save_animation, strip
+from popgibbs.paper.experiment import Drawing, Experiment
 from popgibbs.posterior import Posterior
 
 SHOWN = (1, 2, 5, 20)  # the paper's K
 NUM_INSTANCES = 2
 NUM_PARTICLES = 10
 
-Drawings: TypeAlias = Sequence[Mapping[str, Drawing | Film]]
+Drawings: TypeAlias = Sequence[Mapping[str, Drawing]]
 """Of every instance, its samples by title."""
 
 
@@ -33,7 +31,9 @@ def draw_samples(
     shown: dict[str, tuple[APG, Posterior]] = {}
     if one_shot is not None:
         many = NUM_PARTICLES * SHOWN[-1]
-        alone = one_shot.sample(key, chosen, num_sweeps=0, num_particles=many, batch_size=experiment.at_once(many))
+        alone = one_shot.sample(
+            key, chosen, num_sweeps=0, num_particles=many, batch_size=experiment.instances_at_once(many)
+        )
         shown["RWS"] = one_shot, alone.resampled(key)
     if sampler is not None:
         posterior = sampler.sample(key, chosen, num_sweeps=0, num_particles=NUM_PARTICLES)
@@ -58,11 +58,5 @@ def _first(samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def save_samples(drawings: Drawings, path: Path) -> None:
-    """Mixtures as PNG; videos as a strip of frames, or as an animation if the file is a GIF."""
-    drawn: Any = drawings
-    if not isinstance(next(iter(drawings[0].values())), Film):
-        save(mixture_samples(drawn), path)
-    elif path.suffix.lower() == ".gif":
-        save_animation(drawn, path)
-    else:
-        save(strip(drawn), path)
+    """A picture of the samples, as their kind of drawing is saved."""
+    type(next(iter(drawings[0].values()))).save(drawings, path)

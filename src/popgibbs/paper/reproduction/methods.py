@@ -10,7 +10,7 @@ from jax.random import fold_in
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.apg import APG
 from popgibbs.diagnostics import mean_of
-from popgibbs.evaluation import Method, hmc_after, hmc_label, tuned
+from popgibbs.evaluation import Method, hmc_label, hmc_rws, tune_step_size
 from popgibbs.paper.experiment import Experiment
 from popgibbs.paper.reproduction.work import Work
 from popgibbs.paper.study import Samplers, Setting, label_of
@@ -22,14 +22,14 @@ def methods_of(work: Work, samplers: Samplers, setting: Setting) -> dict[str, Me
     size = setting.size
 
     def moved(steps: int, step_size: float) -> APG:
-        return hmc_after(samplers["rws"], step_size=step_size, num_steps=steps, summed=work.study.summed)
+        return hmc_rws(samplers["rws"], step_size=step_size, num_steps=steps, sum_out_finite=work.study.sum_out_finite)
 
     def tune(steps: int) -> float:
         work.console.print(f"{label_of(size)}: a step size for {hmc_label(steps)} ...")
         keys = jax.random.split(fold_in(jax.random.key(work.seed), 0x7C9E), work.preset.tuning_instances)
         instances = jax.device_get(jax.vmap(lambda key: work.experiment.simulate(key, **size)[0])(keys))
         fresh = moved(steps, 1.0)
-        found = tuned(fresh, jax.random.key(work.seed), instances, num_sweeps=work.preset.num_sweeps)
+        found = tune_step_size(fresh, jax.random.key(work.seed), instances, num_sweeps=work.preset.num_sweeps)
         move: Any = found.built.blocks[0].move
         return move.step_size
 
@@ -95,10 +95,10 @@ def run_method(experiment: Experiment, method: Method, key: PRNGKey, instances: 
     )
     posterior = reached.posterior
     numbers = {
-        "log_joint": posterior.log_joint.mean(axis=1),
+        "log_joint": posterior.mean_log_joint.mean(axis=1),
         "ess_share": posterior.ess[:, :, -1].mean(axis=1) / method.num_particles,
         "acceptance": posterior.acceptance[:, :, -1].mean(axis=1),
-        "seconds": np.full(len(posterior.log_joint), reached.seconds / len(posterior.log_joint)),
+        "seconds": np.full(len(posterior), reached.seconds / len(posterior)),
         "failed": posterior.degenerate,
         **reached.taken,
     }

@@ -56,7 +56,7 @@ class Work:
             checkpoint_every=training.checkpoint_every,
             resume=holds_run(directory),
             configuration=runs.configuration(self.experiment, variant, training, self.seed),
-            at_checkpoints=note,
+            on_checkpoint=note,
         )
 
     def samplers(self, size: Size) -> dict[str, APG]:

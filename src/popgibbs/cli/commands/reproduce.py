@@ -1,0 +1,26 @@
+"""`popgibbs reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from popgibbs.cli.app import app, out, stoppable
+from popgibbs.cli.options import Name, Seed
+from popgibbs.paper import registry, reproduction
+
+
+@app.command()
+def reproduce(
+    name: Name,
+    preset: Annotated[str, typer.Option(help="The budget: quick, or the paper's sizes, for hours or days.")] = "quick",
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="The directory for tables and figures; by default results/NAME-PRESET.")
+    ] = None,
+    seed: Seed = 7,
+) -> None:
+    """Write the paper's tables and figures, with its numbers next to ours. After a stop, the same command continues."""
+    study = registry.study(name)
+    directory = out_dir or Path("results") / f"{name}-{preset}"
+    with stoppable("the same command continues from there"):
+        reproduction.reproduce(study, preset, directory, seed=seed, console=out)

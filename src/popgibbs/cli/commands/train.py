@@ -1,0 +1,87 @@
+"""`popgibbs train`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from popgibbs.apg import APG
+from popgibbs.cli.app import app, out, stoppable
+from popgibbs.cli.options import Name
+from popgibbs.paper import registry, runs
+from popgibbs.paper.experiment import Experiment
+from popgibbs.paper.plots.pictures import NUM_INSTANCES, draw_samples, save_samples
+from popgibbs.paper.tables import held_out
+from popgibbs.training import holds_run, refuse_changes
+
+
+@app.command()
+def train(
+    name: Name,
+    out_dir: Annotated[Path, typer.Option("--out", help="The run's directory, for checkpoints.")],
+    variant: Annotated[str | None, typer.Option(help="A variant of the experiment's sampler.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; by default the experiment's own.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Every random number follows from it; by default 0.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory, bit for bit.")] = False,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", min=0, help="With --resume: the checkpoint to continue from; later ones are deleted."),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between checkpoints; by default the experiment's own.")
+    ] = None,
+) -> None:
+    """Train a sampler. Ctrl-C saves before it stops; --resume continues from there."""
+    experiment = registry.experiment(name)
+    chosen = _variant(experiment, variant)
+    training = experiment.variants[chosen].training
+    training = replace(training, num_steps=steps or training.num_steps)
+    configuration = runs.configuration(experiment, chosen, training, seed or 0)
+    if resume:
+        about = runs.describe(out_dir, step)
+        configuration, step = about["configuration"], about["step"]
+        given = {"experiment": name, "variant": variant, "num_steps": steps, "seed": seed}
+        refuse_changes(out_dir, configuration, {key: value for key, value in given.items() if value is not None})
+        training = experiment.variants[configuration["variant"]].training
+    elif step is not None:
+        raise ValueError(f"--step {step} is for a run that is resumed; add --resume")
+    with stoppable(lambda: "continue with --resume" if holds_run(out_dir) else "nothing was saved yet"):
+        fit = experiment.fit(
+            jax.random.key(configuration["seed"]),
+            configuration["variant"],
+            replace(training, num_steps=configuration["num_steps"], size=configuration["size"]),
+            checkpoints=out_dir,
+            checkpoint_every=checkpoint_every or training.checkpoint_every,
+            resume=resume,
+            step=step,
+            configuration=configuration,
+            on_checkpoint=_snapshots(experiment, configuration, out_dir) if training.snapshots else None,
+        )
+    if fit.history.steps:
+        out.print(f"trained {fit.history.steps[-1]} steps; next: popgibbs evaluate {name} --run {out_dir}")
+    else:
+        out.print(f"the run in {out_dir} was already complete")
+
+
+def _variant(experiment: Experiment, variant: str | None) -> str:
+    chosen = variant or experiment.default
+    if chosen not in experiment.variants:
+        raise ValueError(f"'{experiment.name}' has no variant '{chosen}'; it has {', '.join(experiment.variants)}")
+    return chosen
+
+
+def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory: Path) -> Callable[[int, APG], None]:
+    """A function that writes a picture of held-out instances, of the size of those trained on, at every checkpoint."""
+    key = jax.random.key(configuration["seed"])
+    one_shot = experiment.variants[configuration["variant"]].one_shot
+    shown, _ = held_out(experiment, configuration["seed"], NUM_INSTANCES, configuration["size"])
+
+    def snapshot(step: int, sampler: APG) -> None:
+        in_sweeps, alone = (None, sampler) if one_shot else (sampler, None)
+        drawn = draw_samples(experiment, in_sweeps, key, shown, alone)
+        save_samples(drawn, directory / "pictures" / f"{step:07}.png")
+
+    return snapshot

@@ -1,0 +1,195 @@
+"""Blocks of sites that are proposed, moved and resampled together."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from popgibbs._typing import PRNGKey, Values
+from popgibbs.model import BlockConditional, Conditional, Particle, Partition, Site, Target, condition
+from popgibbs.moves import Move, MoveKeys, Reweight
+from popgibbs.proposals import BoundKernel, Kernel, Shuffled, as_kernel
+from popgibbs.smc.context import Context, update_keys
+from popgibbs.smc.events import BlockEvent, Event
+from popgibbs.smc.population import Population, Report
+from popgibbs.smc.staleness import disagreement
+from popgibbs.smc.weights import ess
+
+
+class Block(eqx.Module):
+    """Sites that are updated together, their proposal, and the move that corrects the proposal.
+
+    `assigned_by` names a discrete site that assigns each data point to a component, when the block's sites lie in a plate
+    of components: every component is then weighed, or accepted, by itself.
+
+    `exchangeable` names a plate of components that the model does not tell apart but the block's first draw does, by
+    seeds or by a network with an output for each. They are shuffled after that draw, whose density becomes the average
+    over all labellings; without this the evidence is low by up to log M! for M components.
+    """
+
+    splits: ClassVar[bool] = True  # whether its weight may split over the elements of a plate
+
+    kernel: Any
+    chosen: Move | None
+    sites: tuple[str, ...] = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+    assigned_by: str | None = eqx.field(static=True)
+    exchangeable: str | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        *sites: str,
+        proposal: Any = None,
+        move: Move | None = None,
+        assigned_by: str | None = None,
+        exchangeable: str | None = None,
+        name: str | None = None,
+    ):
+        if not sites:
+            raise ValueError("a Block needs the name of at least one site")
+        for site in sites:
+            if not isinstance(site, str):
+                raise ValueError(f"the sites of a Block are names, but one is {site!r}; pass the proposal by keyword")
+        if repeated := sorted({site for site in sites if sites.count(site) > 1}):
+            raise ValueError(f"Block{sites}: the sites {repeated} are named twice")
+        if move is not None and not isinstance(move, Move):
+            raise ValueError(f"Block{sites}: move={move!r} is not a move; use Reweight(), Metropolis() or HMC(...)")
+        if isinstance(proposal, type):
+            raise ValueError(f"Block{sites}: proposal={proposal.__name__} is a class; pass an instance of it")
+        if proposal is not None and not (callable(proposal) or isinstance(proposal, Kernel)):
+            raise ValueError(f"Block{sites}: proposal={proposal!r} is neither a NumPyro program nor a Kernel")
+        if name is not None and not (isinstance(name, str) and name):
+            raise ValueError(f"Block{sites}: name={name!r} is not a name")
+        self.kernel = None if proposal is None else as_kernel(proposal)
+        self.chosen = move
+        self.sites = sites
+        self.name = ",".join(sites) if name is None else name
+        self.assigned_by = assigned_by
+        self.exchangeable = exchangeable
+
+    @property
+    def move(self) -> Move:
+        """The chosen move, or the paper's. Where that would be biased, a sampler chooses another when it is built."""
+        return Reweight() if self.chosen is None else self.chosen
+
+    @property
+    def proposes(self) -> bool:
+        """Whether updates use the proposal; HMC uses one for the first draw only."""
+        return self.kernel is not None and self.move.uses_proposal
+
+    @property
+    def proposal(self) -> Any:
+        """The proposal as the user gave it."""
+        return getattr(self.kernel, "program", self.kernel)
+
+    @property
+    def first_kernel(self) -> Kernel:
+        """The proposal of the first draw."""
+        return self.kernel if self.exchangeable is None else Shuffled(self.kernel, self.exchangeable)
+
+    @property
+    def needs_parents(self) -> bool:
+        """Whether the first draw needs the parents of its sites."""
+        return self.kernel.needs_parents
+
+    def with_move(self, move: Move) -> "Block":
+        return self._with(chosen=move)
+
+    def with_proposal(self, proposal: Any) -> "Block":
+        """The same sites with another proposal, which draws its components in no particular order."""
+        return self._with(kernel=as_kernel(proposal), exchangeable=None)
+
+    def _with(self, **changes: Any) -> "Block":
+        new = object.__new__(type(self))
+        for field in fields(self):
+            object.__setattr__(new, field.name, changes.get(field.name, getattr(self, field.name)))
+        return new
+
+    # The algorithm, for one population of one instance ------------------------------------------------------------------
+
+    def conditional(self, context: Context, latents: Values) -> BlockConditional:
+        """p(z_b | x, z_-b) at the latents of one particle."""
+        plan = context.plan
+        return condition(context.target, latents, self.sites, plan.partition, plan.summed)
+
+    def draw_first(self, key: PRNGKey, context: Context, names: tuple[str, ...], latents: Values) -> tuple[Values, Array]:
+        """Values of the named sites of one particle, given the latents that exist, and their log q."""
+        values, log_q = self._bound_first(key, context, names, latents).draw()
+        return values, jnp.sum(log_q)
+
+    def score_first(
+        self, key: PRNGKey, context: Context, names: tuple[str, ...], latents: Values, values: Values
+    ) -> Array:
+        """log q of other values under the same key."""
+        return jnp.sum(self._bound_first(key, context, names, latents).score(values))
+
+    def _bound_first(self, key: PRNGKey, context: Context, names: tuple[str, ...], latents: Values) -> BoundKernel:
+        partition = context.plan.first_partition
+        return self.first_kernel.bind(
+            key, BlockConditional(context.target, partition, names=names, given=dict(latents), initial=True)
+        )
+
+    def update(self, key: PRNGKey, context: Context, population: Population) -> tuple[Population, Event, Report]:
+        """Resample, move every particle, multiply its weight by the move's incremental weight."""
+        key_resample, keys = update_keys(key, population.log_weights.shape[0])
+        population = context.resample(key_resample, population)
+
+        def move(keys: MoveKeys, particle: Particle) -> Any:
+            conditional = self.conditional(context, particle.latents)
+            proposal = self.kernel.bind(keys.draw, conditional) if self.proposes else None
+            moved, log_v, info = self.move(keys, proposal, conditional, particle)
+            acceptance = jnp.sum(jnp.where(conditional.real, info.accepted, 0.0)) / jnp.sum(conditional.real)
+            return moved, jnp.sum(log_v), info, acceptance, _stale(context, conditional, moved)
+
+        moved, log_v, info, acceptance, stale = jax.vmap(move)(keys, population.particles)
+        stale = jnp.max(jnp.where(population.log_weights[:, None] > -jnp.inf, stale, 0.0), axis=0)
+        event = BlockEvent(
+            keys=keys.draw,
+            latents=population.particles.latents,
+            proposed=info.proposed,
+            log_weights=population.log_weights,
+            log_v=info.log_v,
+            block=context.index,
+        )
+        impossible = population.loses_weight(log_v)
+        population = population.weigh(moved, log_v)
+        return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible, stale)
+
+    # What a sampler asks when it is built -------------------------------------------------------------------------------
+
+    def check_model(self, target: Target) -> None:
+        """Raise where the model is not one that this kind of block can work on."""
+
+    def summed_sites(self, sites: Mapping[str, Site]) -> tuple[str, ...]:
+        """The finite sites that the block's move sums out."""
+        if not self.move.sums_out_finite:
+            return ()
+        return tuple(name for name in self.sites if sites[name].support is not None)
+
+    def probed_conditional(
+        self, target: Target, names: tuple[str, ...], given: tuple[str, ...], latents: Values, *, initial: bool
+    ) -> Conditional:
+        """A conditional, at given latents, that stands for all that the block's kernel will meet."""
+        shown = {name: latents[name] for name in given}
+        return BlockConditional(target, Partition(target.sites), names=names, given=shown, initial=initial)
+
+    def probed(self, value: Any) -> Any:
+        """The part of a site's value that `probed_conditional` is about."""
+        return value
+
+
+def _stale(context: Context, conditional: BlockConditional, moved: Particle) -> Array:
+    """By site: whether elements that were accepted one by one left the log-probabilities of others as they were.
+
+    A block that is weighed or accepted as a whole computes all of its factors, so there is nothing to compare.
+    """
+    sites = context.target.sites
+    if context.plan.partition.whole or context.plan.proved:
+        return jnp.zeros(len(sites))
+    fresh = conditional.log_probs({name: moved.latents[name] for name in conditional.names})
+    found = {name: jnp.max(disagreement(moved.log_probs[name], fresh[name])) for name in fresh}
+    return jnp.stack([found.get(site.name, jnp.zeros(())) for site in sites])

@@ -1,0 +1,47 @@
+"""A sampler whose parts were checked against each other."""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+
+from popgibbs._typing import Resampler
+from popgibbs.data import Data
+from popgibbs.model import Partition, Site, Target
+from popgibbs.smc.block import Block
+from popgibbs.smc.context import Context, Plan
+
+
+class BuiltSampler(eqx.Module):
+    """A model and its blocks, checked against each other. The arrays of `model` are θ, those of `blocks` φ."""
+
+    model: Any
+    blocks: tuple[Block, ...]
+    first: "BuiltSampler | None"  # whose initial proposals draw the first particles, if not its own; it has no model
+    sites: tuple[Site, ...] = eqx.field(static=True)
+    plans: tuple[Plan, ...] = eqx.field(static=True)  # one per block
+    resampler: Resampler = eqx.field(static=True)
+    ess_threshold: float = eqx.field(static=True)
+    small_example: bool = eqx.field(static=True, default=False)  # too small to show what padding does
+    cannot_pad: str | None = eqx.field(static=True, default=None)  # why instances of several sizes are refused
+    beta: Any = None  # the power of the likelihood while a run is tempered; None: 1
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """How each block's weight splits."""
+        return tuple(plan.partition for plan in self.plans)
+
+    def target(self, data: Data) -> Target:
+        return Target(self.model, data, self.sites, self.beta)
+
+    def context(self, index: int, data: Data) -> Context:
+        """An instance as the block of that index works on it."""
+        return Context(self.target(data), index, self.plans[index], self.resampler, self.ess_threshold)
+
+    def without_model(self) -> "BuiltSampler":
+        return replace(self, model=None)
+
+    @property
+    def start(self) -> "BuiltSampler":
+        """The sampler that draws the first particles."""
+        return self if self.first is None else replace(self.first, model=self.model, beta=self.beta).start

@@ -1,0 +1,89 @@
+"""The initial step: blocks draw in their order, each seeing the latents drawn so far."""
+
+import jax
+import jax.numpy as jnp
+from jax.random import fold_in
+from jaxtyping import Array, Float
+
+from popgibbs._typing import PRNGKey, Values
+from popgibbs.data import Data
+from popgibbs.model import Particle
+from popgibbs.smc.block import Block
+from popgibbs.smc.built import BuiltSampler
+from popgibbs.smc.events import Event, Terms, weighted_log_p
+from popgibbs.smc.population import Population
+from popgibbs.smc.weights import ess_fraction, normalise, weighted_sum
+
+
+def initial_plan(blocks: tuple[Block, ...]) -> list[tuple[int, tuple[str, ...]]]:
+    """Which block draws which sites first: the first block that contains a site."""
+    drawn: set[str] = set()
+    plan = []
+    for index, block in enumerate(blocks):
+        if fresh := tuple(name for name in block.sites if name not in drawn):
+            plan.append((index, fresh))
+            drawn |= set(fresh)
+    return plan
+
+
+def draw_initial(key: PRNGKey, sampler: BuiltSampler, data: Data) -> tuple[Values, Float[Array, ""]]:
+    """One particle from the initial proposals, and its log q(z | x)."""
+    sampler = sampler.start
+    latents: Values = {}
+    log_q = jnp.zeros(())
+    for index, names in initial_plan(sampler.blocks):
+        block, context = sampler.blocks[index], sampler.context(index, data)
+        values, block_log_q = block.draw_first(fold_in(key, index), context, names, latents)
+        latents |= values
+        log_q += block_log_q
+    return latents, log_q
+
+
+def score_initial(key: PRNGKey, sampler: BuiltSampler, data: Data, latents: Values) -> Float[Array, ""]:
+    """log q(z | x) of the initial proposals."""
+    sampler = sampler.start
+    drawn: Values = {}
+    log_q = jnp.zeros(())
+    for index, names in initial_plan(sampler.blocks):
+        block, context = sampler.blocks[index], sampler.context(index, data)
+        values = {name: latents[name] for name in names}
+        log_q += block.score_first(fold_in(key, index), context, names, drawn, values)
+        drawn |= values
+    return log_q
+
+
+class InitialEvent(Event):
+    """The initial step of a population."""
+
+    keys: Array  # under which the proposals drew and score
+    latents: Values
+    log_v: Array  # log p(x, z) − log q(z | x)
+
+    def terms(self, sampler: BuiltSampler, data: Data) -> Terms:
+        weights = normalise(self.log_v)
+        target = sampler.target(data)
+
+        def of_particle(key: Array, latents: Values, weight: Array) -> tuple[Array, Array]:
+            log_q = weighted_sum(weight, score_initial(key, sampler, data, latents))
+            return log_q, weighted_log_p(target, latents, weight)
+
+        log_q, log_p = jax.vmap(of_particle)(self.keys, self.latents, weights)
+        return Terms(jnp.sum(log_q), jnp.sum(log_p), ess_fraction(weights))
+
+
+def initialise(key: PRNGKey, sampler: BuiltSampler, data: Data, num_particles: int) -> tuple[Population, InitialEvent]:
+    """Draw a population from the initial proposals, log w = log p(x, z) − log q(z | x)."""
+    keys = jax.random.split(key, num_particles)
+    latents, log_q = jax.vmap(lambda key: draw_initial(key, sampler, data))(keys)
+    log_probs = jax.vmap(sampler.target(data).log_probs)(latents)
+    particles = Particle(latents, log_probs)
+    log_p = jax.vmap(lambda particle: particle.log_joint)(particles)
+    start = Population(
+        particles=particles,
+        log_weights=jnp.zeros(num_particles),
+        log_evidence=jnp.zeros(()),
+        ancestors=jnp.arange(num_particles),
+        degenerate=jnp.zeros((), bool),
+    )
+    log_v = log_p - log_q
+    return start.weigh(particles, log_v), InitialEvent(keys, latents, log_v, block=None)

@@ -1,0 +1,172 @@
+"""The amortized population Gibbs sampler (the paper, Algorithm 2).
+
+    z ~ q(z | x),  w = p(x, z) / q(z | x)                                              initialise
+    learn from z, w                                                                    observe
+    for k = 2, ..., K:                                                                 run
+        for b = 1, ..., B:                                                             sweep
+            z, w = resample(z, w)                                                      Block.update
+            z'_b ~ q(z_b | x, z_-b)
+            w = w p(x, z'_b, z_-b) q(z_b | x, z_-b) / (p(x, z_b, z_-b) q(z'_b | x, z_-b))
+            z_b = z'_b
+            learn from z, w                                                            observe
+
+All particles of a population take each line together. `initialise` and `Block.update` are written for one population of
+one instance, and `rows.py` lifts them over populations and instances. An observer sees every step as it happens, so
+gradients are accumulated without storing the sweeps.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from popgibbs._typing import PRNGKey
+from popgibbs.data import Data
+from popgibbs.smc.built import BuiltSampler
+from popgibbs.smc.events import Event
+from popgibbs.smc.initial import initialise
+from popgibbs.smc.population import Population, Report
+from popgibbs.smc.rows import fold_in_rows, into_instances, into_rows, over_rows, row_keys, rows_of
+from popgibbs.smc.weights import ess
+
+
+class Info(NamedTuple):
+    """What happened in a sweep, by block where it says so."""
+
+    mean_log_joint: Array  # Σ w̄ log p(x, z) after the last block, before resampling
+    log_evidence: Array
+    ess: Array  # by block
+    acceptance: Array  # by block
+    impossible: Array  # by block: whether a particle that had weight lost all of it, which biases what is weighed
+    stale: Array  # by site: how far carried log-probabilities were from fresh ones, in units of what rounding explains
+    num_ancestors: Array  # initial particles that still have descendants
+    finite: Array  # by site: whether some particle's log-probability is finite
+
+
+Observe = Callable[[Any, BuiltSampler, Data, Event], Any]
+"""From a carry, the sampler, the data by row and an event by row to the next carry."""
+
+
+def run(
+    sampler: BuiltSampler,
+    keys: Array,
+    batch: Data,
+    *,
+    num_sweeps: int,
+    num_particles: int,
+    num_populations: int = 1,
+    observe: Observe | None = None,
+    carry: Any = None,
+) -> tuple[Population, Info, Any]:
+    """Initial step and sweeps for a batch of instances, one key per instance.
+
+    Arrays of the population have axes (instance, population, particle, ...), those of the info (sweep, instance,
+    population, ...), the initial step first.
+    """
+    observe = observe or _ignore
+    keys, batch = row_keys(keys, num_populations), rows_of(batch, num_populations)
+    population, event = over_rows(initialise, 0, None, 0, None)(fold_in_rows(keys, 0), sampler, batch, num_particles)
+    carry = observe(carry, sampler, batch, event)
+    first = _initial_info(sampler, population)
+    population, rest, carry = _sweeps(sampler, keys, batch, population, 1, num_sweeps, observe, carry)
+    info = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+    return into_instances(population, 0, num_populations), into_instances(info, 1, num_populations), carry
+
+
+def extend(
+    sampler: BuiltSampler,
+    keys: Array,
+    batch: Data,
+    population: Population,
+    *,
+    first_sweep: int | Array,
+    num_sweeps: int,
+) -> tuple[Population, Info]:
+    """More sweeps of populations that `run` returned."""
+    num_populations = population.log_evidence.shape[1]
+    keys, batch = row_keys(keys, num_populations), rows_of(batch, num_populations)
+    moved, info, _ = _sweeps(sampler, keys, batch, into_rows(population), first_sweep, num_sweeps, _ignore, None)
+    return into_instances(moved, 0, num_populations), into_instances(info, 1, num_populations)
+
+
+def sweep(
+    keys: Array,
+    sampler: BuiltSampler,
+    batch: Data,
+    population: Population,
+    number: Array,
+    observe: Observe,
+    carry: Any,
+) -> tuple[Population, Info, Any]:
+    """Every block once, in order, for all rows."""
+    reports = []
+    for index in range(len(sampler.blocks)):
+        keys_block = fold_in_rows(keys, number * len(sampler.blocks) + index)
+        population, event, report = over_rows(update, 0, None, None, 0, 0)(keys_block, sampler, index, batch, population)
+        carry = observe(carry, sampler, batch, event)
+        reports.append(report)
+    return population, _info(sampler, population, reports), carry
+
+
+def update(
+    key: PRNGKey, sampler: BuiltSampler, index: int, data: Data, population: Population
+) -> tuple[Population, Event, Report]:
+    """One block of one population of one instance."""
+    return sampler.blocks[index].update(key, sampler.context(index, data), population)
+
+
+def _sweeps(
+    sampler: BuiltSampler,
+    keys: Array,
+    batch: Data,
+    population: Population,
+    first_sweep: int | Array,
+    num_sweeps: int,
+    observe: Observe,
+    carry: Any,
+) -> tuple[Population, Info, Any]:
+    """A scan over sweeps. It is never differentiated, so memory does not grow with their number."""
+    arrays, static = eqx.partition(sampler, eqx.is_array)
+
+    def one(state: Any, number: Array) -> tuple[Any, Info]:
+        population, carry = state
+        # Tied to the loop's counter, nothing is hoisted out of the loop. Hoisting happens use by use, after which the
+        # compiler no longer sees that drawing, scoring and differentiating a proposal share one run of its network.
+        fresh, data, number = jax.lax.optimization_barrier((arrays, batch, number))
+        moved, info, carry = sweep(keys, eqx.combine(fresh, static), data, population, number, observe, carry)
+        return (moved, carry), info
+
+    (population, carry), info = jax.lax.scan(one, (population, carry), first_sweep + jnp.arange(num_sweeps))
+    return population, info, carry
+
+
+def _initial_info(sampler: BuiltSampler, population: Population) -> Info:
+    shape = population.log_evidence.shape
+    report = Report(
+        ess=jax.vmap(ess)(population.log_weights),
+        acceptance=jnp.ones(shape),
+        impossible=jnp.zeros(shape, bool),
+        stale=jnp.zeros((*shape, len(sampler.sites))),
+    )
+    return _info(sampler, population, [report] * len(sampler.blocks))
+
+
+def _info(sampler: BuiltSampler, population: Population, reports: list[Report]) -> Info:
+    by_block = jax.tree.map(lambda *blocks: jnp.stack(blocks, axis=-1), *reports)
+    return Info(
+        mean_log_joint=jax.vmap(lambda p: p.mean_log_joint)(population),
+        log_evidence=jax.vmap(lambda p: p.total_log_evidence)(population),
+        ess=by_block.ess,
+        acceptance=by_block.acceptance,
+        impossible=by_block.impossible,
+        stale=jnp.max(by_block.stale, axis=-1),
+        num_ancestors=jax.vmap(lambda p: p.num_ancestors)(population),
+        finite=jax.vmap(lambda p: p.finite([site.name for site in sampler.sites]))(population),
+    )
+
+
+def _ignore(carry: Any, *_: Any) -> Any:
+    return carry
