@@ -18,6 +18,7 @@ import tensorstore
 import popgibbs as pg
 from damage import EXTREME_VALUES, OF_BYTES, Random, chosen
 from popgibbs.training import Checkpoints, read, to_names
+from popgibbs.training.reading import digest_of_about
 
 STEPS = (1, 2)  # that the run has checkpoints of
 NEWEST = str(STEPS[-1])
@@ -130,10 +131,9 @@ def _with_huge_array(directory: Path) -> Path:
 
 def write_about(path: Path, about: Any, *, sealed: bool) -> None:
     """Write a description as it is, or with the checksum that belongs to it."""
-    from popgibbs.training import checkpoint
 
     if sealed and isinstance(about, dict):
-        about["checksum"] = checkpoint._digest_of_about(about)
+        about["checksum"] = digest_of_about(about)
     (path / "about" / "metadata").write_text(json.dumps(about))
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
         (lambda: pg.Block("mu", pg.Prior()), "the sites of a Block are names"),
         (lambda: pg.Block("mu", move="metropolis"), "move='metropolis' is not a move"),
         (lambda: pg.Block("mu", proposal=pg.Prior), "proposal=Prior is a class"),
-        (lambda: pg.Block("mu", proposal=3), "proposal=3 is not a NumPyro program"),
+        (lambda: pg.Block("mu", proposal=3), "proposal=3 is neither a NumPyro program nor a Kernel"),
     ],
     ids=["empty", "repeated", "positional", "move", "class", "number"],
 )

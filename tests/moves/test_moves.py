@@ -11,11 +11,11 @@ import pytest
 from scipy import stats
 
 import popgibbs as pg
-from models import vague_labels, vague_means
+from models import conditional_at, vague_labels, vague_means
 from oracles import assert_mean, chain, chain_posterior, pair, pair_draws, pair_expectation
 from popgibbs.data import Data, complete
 from popgibbs.model import Particle
-from popgibbs.moves import Metropolis
+from popgibbs.moves import Metropolis, MoveKeys
 from popgibbs.moves.hmc import _log_marginal
 from popgibbs.smc import Population, run, update
 
@@ -127,9 +127,10 @@ def test_elements_are_accepted_by_themselves():
 
     def moves(index: int) -> np.ndarray:
         def move(key):
-            key_draw, key_accept = jax.random.split(key)
-            conditional, kernel = sampler.conditional(index, data, latents), sampler.blocks[index].kernel
-            after, _, info = Metropolis()(key_draw, key_accept, kernel, conditional, particle)
+            keys = MoveKeys(*jax.random.split(key))
+            conditional = conditional_at(sampler, index, data, latents)
+            bound = sampler.blocks[index].kernel.bind(keys.draw, conditional)
+            after, _, info = Metropolis()(keys, bound, conditional, particle)
             return after.latents["mu"] != latents["mu"], info.accepted
 
         changed, accepted = jax.jit(jax.vmap(move))(jax.random.split(jax.random.key(0), 200))
@@ -208,7 +209,9 @@ def test_labels_are_summed_out_over_real_points_only():
     sampler, mu = apg.check({"x": X}), np.array([0.7, -0.4], np.float32)
     data = Data({"x": jnp.append(X, 0.3)}, {"points": jnp.arange(4) < 3})
     latents = {"mu": jnp.asarray(mu), "c": jnp.zeros(4, int)}
-    found = jax.jit(lambda: _log_marginal(sampler.conditional(0, data, latents), {"mu": latents["mu"]}))()
+    found = jax.jit(
+        lambda: _log_marginal(jax.random.key(0), conditional_at(sampler, 0, data, latents), {"mu": latents["mu"]})
+    )()
     by_point = np.logaddexp(*(stats.norm(m, 1).logpdf(X) for m in mu)) - np.log(2)
     np.testing.assert_allclose(found, np.sum(stats.norm(0, 2).logpdf(mu)) + np.sum(by_point), rtol=1e-5)
 

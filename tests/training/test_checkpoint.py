@@ -30,6 +30,7 @@ from popgibbs.training import (
     read,
     read_about,
     read_arrays,
+    reading,
     to_names,
     versions,
 )
@@ -229,7 +230,8 @@ def test_damaged_checkpoint_is_an_error_of_its_own(located: pg.APG, tmp_path: Pa
 def test_checkpoint_of_another_format_is_refused(
     located: pg.APG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
 ) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT", 99)
+    for module in (checkpoint, reading):
+        monkeypatch.setattr(module, "FORMAT", 99)
     located.save(tmp_path)
     monkeypatch.undo()
     with pytest.raises(pg.CheckpointError, match="has format 99, this version of popgibbs reads 2"):
@@ -253,7 +255,7 @@ def rename_step(path: Path) -> None:
 def resign(path: Path, **changes: Any) -> None:
     """Change a description so that its checksum agrees, as damage never does."""
     about = json.loads((path / "about" / "metadata").read_text()) | changes
-    about["checksum"] = checkpoint._digest_of_about(about)
+    about["checksum"] = reading.digest_of_about(about)
     (path / "about" / "metadata").write_text(json.dumps(about))
 
 

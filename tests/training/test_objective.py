@@ -173,7 +173,7 @@ def test_a_model_may_learn_at_the_end_of_sweeps_only(sampler: BuiltSampler, batc
 
 def test_without_sweeps_a_model_learns_at_the_initial_step(sampler: BuiltSampler, batch: Data) -> None:
     chosen = variant(sampler, model=clusters_model())
-    by_sweeps, by_blocks = (gradient_of(chosen, batch, 0, update_model=when) for when in ("sweeps", "blocks"))
+    by_sweeps, by_blocks = (gradient_of(chosen, batch, 0, update_model=when) for when in ("every_sweep", "every_block"))
     assert_same(by_sweeps.arrays.model, by_blocks.arrays.model)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.lanes import lanes
-from popgibbs.data import Axes, Data, pad, plates
+from popgibbs.data import Axes, Data, lengthen, pad, plates
 from popgibbs.model import BlockConditional, Conditional, Partition, Site, Target, by_name, condition, program
 from popgibbs.smc import Block
 
@@ -119,9 +119,7 @@ def _pad_latents(latents: Values, sites: tuple[Site, ...], padded: Mapping[str, 
     longer = {}
     for name, value in latents.items():
         for plate, axis in named[name].plates:
-            place = value.ndim - named[name].event_dim + axis
-            widths = [(0, padded[plate] - value.shape[place] if i == place else 0) for i in range(value.ndim)]
-            value = jnp.pad(value, widths, mode="edge")
+            value = lengthen(value, axis - named[name].event_dim, padded[plate])
         longer[name] = value
     return longer
 

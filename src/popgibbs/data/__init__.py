@@ -1,22 +1,9 @@
 """Instances of data: arrays by name, declared axes, padding into buckets, sources of training batches, files."""
 
-from popgibbs.data.instances import (
-    Axes,
-    Bucket,
-    Data,
-    Finite,
-    Simulated,
-    Source,
-    as_instances,
-    complete,
-    into_buckets,
-    largest,
-    pad,
-    parse_axes,
-    plates,
-    unpad,
-)
+from popgibbs.data.instances import Axes, Data, as_instances, complete, largest, parse_axes, plates
 from popgibbs.data.npz import SUFFIX, read_instances
+from popgibbs.data.padding import Bucket, filled_rows, into_buckets, lengthen, pad, unpad
+from popgibbs.data.sources import Finite, Simulated, Source
 
 __all__ = [
     "as_instances",
@@ -24,9 +11,11 @@ __all__ = [
     "Bucket",
     "complete",
     "Data",
+    "filled_rows",
     "Finite",
     "into_buckets",
     "largest",
+    "lengthen",
     "pad",
     "parse_axes",
     "plates",

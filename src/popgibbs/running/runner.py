@@ -12,7 +12,7 @@ from jax.random import fold_in
 from jaxtyping import Array
 
 from popgibbs._typing import PRNGKey
-from popgibbs.data import Bucket, Data
+from popgibbs.data import Bucket, Data, filled_rows
 from popgibbs.running.carried import carried_errors, check_carried
 from popgibbs.running.devices import BY_INSTANCE, BY_SWEEP_AND_INSTANCE, SHARED, even_rows, mesh_for, over_instances
 from popgibbs.smc import BuiltSampler, Info, Population, extend, over_populations, run
@@ -44,12 +44,10 @@ class Runner:
         size = even_rows(min(self.batch_size, len(bucket)))
         parts = []
         for begin in range(0, len(bucket), size):
-            # Batches are filled up with their first instance, so that all have one shape.
-            rows = np.arange(begin, begin + size)
-            rows = np.where(rows < len(bucket), rows, begin)
+            real = min(size, len(bucket) - begin)
+            rows = begin + filled_rows(real, size)  # so that all batches have one shape
             keys = jax.vmap(lambda index: fold_in(key, index))(jnp.asarray(bucket.indices[rows]))
             data, before = jax.tree.map(lambda leaf: leaf[rows], (bucket.data, after))  # noqa: B023
-            real = min(size, len(bucket) - begin)
             found = _run_batch(
                 self.sampler,
                 keys,

@@ -1,25 +1,13 @@
 """Gradients, steps, checkpoints and the loop around them."""
 
-from popgibbs.training.checkpoint import (
-    SAMPLER,
-    CheckpointError,
-    Checkpoints,
-    digest_of,
-    export,
-    fingerprint,
-    from_names,
-    holds_run,
-    read,
-    read_about,
-    read_arrays,
-    to_names,
-    versions,
-)
+from popgibbs.training.checkpoint import Checkpoints, export, versions
 from popgibbs.training.lock import Lock
 from popgibbs.training.loop import History, made_with, run_training
+from popgibbs.training.naming import SAMPLER, CheckpointError, from_names, to_names
 from popgibbs.training.objective import accumulate
 from popgibbs.training.progress import progress_of, sampling_progress, training_progress
 from popgibbs.training.provenance import hyperparameters, refuse_changes
+from popgibbs.training.reading import digest_of, fingerprint, holds_run, read, read_about, read_arrays
 from popgibbs.training.signals import Interrupted, end_at_once, terminable
 from popgibbs.training.step import Budget, Metrics, TrainingStep, start
 from popgibbs.training.tempering import Temper, Tempering

@@ -18,7 +18,8 @@ from jax.random import fold_in
 from popgibbs._typing import PRNGKey, Tracker
 from popgibbs.data import Source
 from popgibbs.smc import BuiltSampler
-from popgibbs.training.checkpoint import CheckpointError, Checkpoints, to_names
+from popgibbs.training.checkpoint import Checkpoints
+from popgibbs.training.naming import CheckpointError, to_names
 from popgibbs.training.provenance import hyperparameters
 from popgibbs.training.signals import Held, Interrupted, held_back
 from popgibbs.training.step import Budget, Metrics, State, TrainingStep, start

@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from popgibbs.data import filled_rows
 from popgibbs.running import BY_INSTANCE, SHARED, even_rows, mesh_for, on_all, on_first, over_instances, spread
 
 
@@ -34,8 +34,7 @@ class DeviceSum:
     ):
         self.num_rows = even_rows(num_rows)
         self._mesh = mesh_for(self.num_rows)
-        # Rows beyond the given ones repeat the last of them; the caller gives them no weight.
-        self.rows = np.minimum(np.arange(self.num_rows), num_rows - 1)
+        self.rows = filled_rows(num_rows, self.num_rows)  # the caller gives those that fill up no weight
         _, unravel_shared = ravel_pytree(shared)
         _, self._unravel_result = ravel_pytree(result)
 
@@ -48,12 +47,12 @@ class DeviceSum:
     def pack(self, shared: Any) -> Float[Array, " number"]:
         return ravel_pytree(shared)[0]
 
-    def __call__(self, packed: Float[Array, " number"], rows: Any) -> Float[Array, "device number"]:
+    def __call__(self, packed: Float[Array, " number"], rows: Any) -> Float[Array, "device result"]:
         rows = jax.tree.map(lambda leaf: leaf if leaf.shape[0] == self.num_rows else leaf[self.rows], rows)
         by_device = self._sum(on_all(packed, self._mesh), spread(rows, self._mesh))
         return on_first(by_device, self._mesh)
 
-    def unpack(self, by_device: Float[Array, "device number"]) -> Any:
+    def unpack(self, by_device: Float[Array, "device result"]) -> Any:
         return self._unravel_result(jnp.sum(by_device, axis=0))
 
     def on_first(self, tree: Any) -> Any:
