@@ -24,7 +24,7 @@ def test_a_sampler_that_meets_all_conditions_is_built() -> None:
 
 def test_sampler_without_an_instance_says_so() -> None:
     apg = pg.APG(single, data={"x": "points"}, blocks=[ONE])
-    with pytest.raises(ValueError, match="has not met an instance"):
+    with pytest.raises(ValueError, match="has not seen an instance"):
         _ = apg.built
 
 

@@ -39,10 +39,9 @@ def documented(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def has_parameters(value: Any) -> bool:
-    """Whether users pass it arguments; they never call an abstract class or an exception."""
-    if inspect.isabstract(value) or (isinstance(value, type) and issubclass(value, Exception)):
-        return False
-    return callable(value) and bool(inspect.signature(value).parameters)
+    """Whether users pass it arguments. They subclass abstract classes, catch errors, and get a `Posterior`."""
+    is_given = isinstance(value, type) and issubclass(value, (Exception, popgibbs.Posterior))
+    return not is_given and not inspect.isabstract(value) and bool(inspect.signature(value).parameters)
 
 
 def run(text: str, name: str, names: dict[str, Any]) -> str:
@@ -79,4 +78,4 @@ def test_exported_names_are_documented(name: str):
     assert "Example:\n" in text, f"the docstring of {name} has no example"
     assert ">>> " in text, f"the example of {name} does not run"
     if has_parameters(value):
-        assert "Args:\n" in text, f"the docstring of {name} does not describe its arguments"
+        assert "Args:\n" in text or "Attributes:\n" in text, f"the docstring of {name} does not describe its arguments"

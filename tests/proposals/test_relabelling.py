@@ -227,7 +227,7 @@ def test_a_plate_that_cannot_be_shuffled_is_refused():
 
 def test_a_first_draw_whose_density_does_not_split_over_components_is_refused():
     refused("the log-probability of a component changes with the values of others", model, TAU, mu(about_each_other), C)
-    refused("'mu' has the batch shape", model, TAU, mu(draws(mu=INDEPENDENT.to_event(1))), C)
+    refused("'mu' has batch shape", model, TAU, mu(draws(mu=INDEPENDENT.to_event(1))), C)
 
 
 def scaled(x):
@@ -239,7 +239,7 @@ def scaled(x):
 
 
 def test_components_are_shuffled_when_the_first_of_their_sites_are_drawn():
-    refused(r"\['tau'\] of that plate are drawn before", scaled, TAU, mu(draws(mu=INDEPENDENT)))
+    refused(r"an earlier block draws \['tau'\] of that plate", scaled, TAU, mu(draws(mu=INDEPENDENT)))
 
 
 def test_a_shuffled_draw_has_its_average_density_where_components_overlap():

@@ -100,8 +100,8 @@ def test_a_tempered_run_reaches_the_model_itself_and_resumes_bit_for_bit(tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 0.0}, r"start=0.0\) must lie in \(0, 1\]"),
-        ({"start": 0.5, "min_ess_fraction": 1.0}, "must lie between 0 and 1"),
+        ({"start": 0.0}, r"start=0.0\) must be in \(0, 1\]"),
+        ({"start": 0.5, "min_ess_fraction": 1.0}, "must be between 0 and 1"),
         ({"start": 0.5, "rate": 0.0}, "must be positive"),
     ],
 )

@@ -149,7 +149,7 @@ def test_trackers_receive_the_numbers_of_reported_steps(tracked: Tracked) -> Non
         ({"num_steps": 1, "checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         ({"num_steps": 1, "report_every": 0}, "report_every=0 must be at least 1"),
         ({"num_steps": 1, "resume": True}, "resume needs a directory for checkpoints"),
-        ({"num_steps": 1, "step": 3}, "step=3 is for a run that is resumed; add resume=True"),
+        ({"num_steps": 1, "step": 3}, "step=3 applies only to a resumed run; add resume=True"),
     ],
 )
 def test_budget_is_checked(located: pg.APG, options: dict[str, int], message: str) -> None:
@@ -279,7 +279,7 @@ def test_an_optimiser_of_another_version_is_told_by_its_state(
 ) -> None:
     """What Optax calls its parts is its own affair; what it keeps is not."""
     monkeypatch.setattr(checkpoint, "versions", lambda: {"optax": "a later one"})
-    with pytest.raises(pg.CheckpointError, match="is of another optimiser: it holds 'optimiser/0/count'"):
+    with pytest.raises(pg.CheckpointError, match="belongs to a different optimiser: it holds 'optimiser/0/count'"):
         fit(located, checkpoints=begun, resume=True, optimiser=optax.sgd(1e-2))
 
 
