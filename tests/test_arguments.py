@@ -136,5 +136,5 @@ def test_instances_of_no_known_form_are_told(located: pg.APG, instances: Any) ->
 
 @pytest.mark.parametrize("optimiser", ["adam", optax.adam])
 def test_an_optimiser_that_is_none_is_told(located: pg.APG, optimiser: Any) -> None:
-    with pytest.raises(ValueError, match=r"optimiser must be an Optax optimiser such as optax.adam\(1e-3\), not"):
+    with pytest.raises(ValueError, match=r"optimiser must be an Optax one such as optax.adam\(1e-3\), not"):
         located.fit(KEY, INSTANCES, num_steps=1, optimiser=optimiser)

@@ -247,9 +247,7 @@ class APG:
         report_every = whole_number("report_every", report_every, 1)
         optimiser = optax.adam(1e-3) if optimiser is None else optimiser
         if not isinstance(optimiser, optax.GradientTransformation):
-            raise ValueError(
-                f"optimiser must be an Optax optimiser such as optax.adam(1e-3), not {type(optimiser).__name__}"
-            )
+            raise ValueError(f"optimiser must be an Optax one such as optax.adam(1e-3), not {type(optimiser).__name__}")
         if checkpoints is None and (on_checkpoint is not None or resume):
             needing = "resume" if resume else "on_checkpoint"
             raise ValueError(f"{needing} needs a directory for checkpoints")

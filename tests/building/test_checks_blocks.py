@@ -52,7 +52,7 @@ def test_block_is_checked_when_written(monkeypatch: Any, make: Callable[[], pg.B
         ([TAU, MU, pg.Block("c", move=pg.HMC(step_size=0.1))], "block 'c': HMC has no continuous site to move"),
         (
             [TAU, pg.Block("mu", move=pg.HMC(step_size=0.1)), C],
-            r"block 'mu' moves \['mu'\] by HMC but nothing draws them first",
+            r"block 'mu' moves \['mu'\] by HMC, but nothing draws them first",
         ),
         ([pg.Block("tau", proposal=pg.Enumerated()), MU, C], r"block 'tau': Enumerated needs finite.*\['tau'\] are not"),
     ],
@@ -83,7 +83,7 @@ def test_enumeration_needs_a_value_in_each_element_of_a_shared_plate() -> None:
             numpyro.sample("x", dist.Normal(s.sum(), 1.0), obs=x)
 
     refused(
-        r"block 's': Enumerated needs 's' to have one value in each element.*the shared plates are \[\]",
+        r"block 's': Enumerated needs 's' to have one value per element.*the shared plates are \[\]",
         counted,
         pg.Block("s", proposal=pg.Enumerated()),
     )
@@ -175,7 +175,7 @@ def test_proposal_must_treat_a_declared_plate_as_a_batch() -> None:
         return dist.Normal(jnp.zeros(size), 1.0).to_event(1)
 
     refused(
-        r"block 'z': its proposal's first draw gives 'z' the batch shape \(\); inside the declared plate 'points'",
+        r"block 'z': its proposal's first draw gives 'z' batch shape \(\); inside the declared plate 'points'",
         local,
         pg.Block("z", proposal=draws(z=joint)),
     )

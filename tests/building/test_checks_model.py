@@ -84,7 +84,7 @@ def latent_outside_the_plate(x: jax.Array) -> None:
         (single, {"example": {**EXAMPLE, "y": 1.0}}, r"does not accept the data \['x', 'y'\].*'y'"),
         (single, {"example": {}, "data": {}}, r"does not accept the data \[\].*'x'"),
         (single, {"data": {"x": "cows"}}, r"declares an axis of 'x' as the plate 'cows'.*only the plates \['points'\]"),
-        (of_another_size, {}, "the plate 'points' has size 7 where 'x' has 5 elements"),
+        (of_another_size, {}, "the plate 'points' has size 7, but 'x' has 5 elements"),
         (single, {"ess_threshold": 1.5}, "ess_threshold=1.5 is a fraction"),
         (single, {"ess_threshold": -0.1}, "ess_threshold=-0.1 is a fraction"),
         (single, {"ess_threshold": float("nan")}, "ess_threshold=nan is a fraction"),
@@ -107,8 +107,8 @@ def test_site_that_changes_with_padding_is_named() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (outside_the_plate, "the observed site 'total' depends on 'x' but lies outside the plate 'points'"),
-        (latent_outside_the_plate, "the site 'mu' depends on 'x' but lies outside the plate 'points'"),
+        (outside_the_plate, "the observed site 'total' depends on 'x' but is outside the plate 'points'"),
+        (latent_outside_the_plate, "the site 'mu' depends on 'x' but is outside the plate 'points'"),
     ],
 )
 def test_sites_outside_the_plate_of_their_data_are_refused_where_instances_are_padded(model: Any, message: str) -> None:

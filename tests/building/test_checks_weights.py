@@ -109,17 +109,17 @@ JOINT = draws(mu=dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3) + 0.5))
         (
             pair,
             [TWO, pg.Block("mu", proposal=pg.Prior(), assigned_by="d")],
-            "block 'mu': assigned_by='d': 'total' depends on the block but lies outside the plates of 'd'",
+            "block 'mu': assigned_by='d': 'total' depends on the block but is outside the plates of 'd'",
         ),
         (
             cumulative,
             [means("c"), C],
-            r"block 'mu': the elements of the plate \['clusters'\] are not indep.*drop assigned_by='c'",
+            r"block 'mu': the elements of the plate \['clusters'\] are not indep.*remove assigned_by='c'",
         ),
         (
             model,
             [TAU, means("c", JOINT), C],
-            "block 'mu': assigned_by='c' weighs each component by itself, but the proposal's log-probabilities do not",
+            "block 'mu': assigned_by='c' weighs each component separately, but the proposal's log-probabilities do not",
         ),
     ],
     ids=["continuous", "unknown", "observed", "no-plate", "values", "outside", "dependent", "joint-proposal"],

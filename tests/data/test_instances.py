@@ -87,7 +87,7 @@ TWO = parse_axes({"x": "points", "y": "points"})
         ([{"x": ["a"]}], AXES, r"instance 0: 'x' has dtype <U1, which is not numeric"),
         ([{"x": [1.0, 2.0]}, {"y": [1.0]}], AXES, r"instance 1 lacks the arrays \['x'\].*it has \['y'\]"),
         ([{"x": np.zeros((0, 2))}], AXES, r"instance 0: 'x' has no elements along 'points'"),
-        ([{"x": [1.0, 2.0], "y": [1.0]}], TWO, r"'y' has 1 elements along 'points', other arrays 2"),
+        ([{"x": [1.0, 2.0], "y": [1.0]}], TWO, r"'y' has 1 elements along 'points', but other arrays have 2"),
         ([np.zeros(2)], TWO, r"bare arrays are ambiguous for the arguments \['x', 'y'\]"),
         ([{"x": [1.0]}, np.zeros((1, 1))], AXES, "instance 1"),
         ([], AXES, "there are no instances"),

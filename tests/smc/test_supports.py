@@ -170,7 +170,7 @@ def masked_latent(x, seen):
 
 
 def test_a_latent_site_inside_a_mask_is_refused():
-    with pytest.raises(ValueError, match=r"latent site 'z' lies inside a mask.*sample it outside"):
+    with pytest.raises(ValueError, match=r"latent site 'z' is inside a mask.*sample it outside"):
         pg.APG(
             masked_latent,
             data={"x": "points", "seen": "points"},
@@ -186,7 +186,7 @@ def masked_by_name(x, seen):
 
 
 def test_the_name_alone_does_not_make_a_masked_latent_a_missing_observation():
-    with pytest.raises(ValueError, match="latent site 'z_unobserved' lies inside a mask"):
+    with pytest.raises(ValueError, match="latent site 'z_unobserved' is inside a mask"):
         pg.APG(
             masked_by_name,
             data={"x": "points", "seen": "points"},

@@ -126,7 +126,7 @@ def check_shuffled(
         raise ValueError(f"{what} is a plate of the data, whose elements differ; name a plate of components")
     if outside := [name for name in names if sites[name].axis(plate) is None]:
         raise ValueError(
-            f"{what} shuffles all sites of the block, but {outside} are not in it; put them in another block"
+            f"{what} shuffles all sites of the block, but {outside} are not in it; move them to another block"
         )
     if before := [name for name in drawn if sites[name].axis(plate) is not None]:
         raise ValueError(f"{what}, but an earlier block draws {before} of that plate; set exchangeable on that block")

@@ -194,7 +194,7 @@ class Block(eqx.Module):
         population = population.weigh(moved, log_v)
         return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible, stale)
 
-    # Checks when a sampler is built --------------------------------------------------------------------------------------
+    # Checks when a sampler is built -------------------------------------------------------------------------------------
 
     def check_model(self, target: Target) -> None:
         """Raise if this kind of block cannot update the model's sites."""
