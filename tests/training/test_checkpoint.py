@@ -234,7 +234,7 @@ def test_checkpoint_of_another_format_is_refused(
         monkeypatch.setattr(module, "FORMAT", 99)
     located.save(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(pg.CheckpointError, match="has format 99, this version of popgibbs reads 2"):
+    with pytest.raises(pg.CheckpointError, match="has format 99, but this version of popgibbs reads format 2"):
         read(tmp_path)
 
 
@@ -262,7 +262,7 @@ def resign(path: Path, **changes: Any) -> None:
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "its description cannot be read": lambda path: (path / "about" / "metadata").write_bytes(b"\xff"),
     "its description differs from its checksum": lambda path: rewrite(path / "about" / "metadata", "located", "lacated"),
-    "its description is of step 0": rename_step,
+    "its description belongs to step 0": rename_step,
     "its arrays cannot be read": lambda path: empty_files(path / "arrays"),
     "its arrays differ from their checksum": lambda path: resign(path, arrays_checksum="0"),
 }
@@ -314,7 +314,7 @@ HUGE = 10**12
     ("header", "message"),
     [
         ({"shape": [HUGE], "chunks": [HUGE]}, rf"'arrays/w' has shape \({HUGE},\) and dtype float32, not as declared"),
-        ({"chunks": [HUGE]}, "'arrays/w' lies in pieces that are larger than it is"),
+        ({"chunks": [HUGE]}, "'arrays/w' is stored in chunks that are larger than it is"),
         ({"dtype": "<i4"}, "'arrays/w' has shape .* and dtype int32, not as declared"),
     ],
     ids=["shape", "piece", "dtype"],
@@ -405,7 +405,7 @@ def test_the_first_checkpoint_is_read_back(located: pg.APG, tmp_path: Path, monk
         return bool(written)
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", losing)
-    with pytest.raises(pg.CheckpointError, match=r"what was saved cannot be read back: the checkpoint .*/0 is damaged"):
+    with pytest.raises(pg.CheckpointError, match=r"the saved checkpoint cannot be read back: the checkpoint .*/0 is damaged"):
         located.save(tmp_path)
 
 

@@ -23,7 +23,7 @@ time.sleep(60)
 
 def test_a_second_writer_is_told_which_process_holds_the_directory(tmp_path: Path) -> None:
     first = Checkpoints(tmp_path)
-    holder = rf"is being written by process {os.getpid()} on .*, which began at \d{{4}}-.*; wait for it or choose another"
+    holder = rf"is being written by process {os.getpid()} on .*, which started at \d{{4}}-.*; wait for it or choose another"
     with pytest.raises(pg.CheckpointError, match=holder):
         Checkpoints(tmp_path)
     first.close()
@@ -67,7 +67,7 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with pytest.warns(UserWarning, match=r"cannot lock .* \(Operation not supported\): make sure that no other process"):
+    with pytest.warns(UserWarning, match=r"cannot lock .* \(Operation not supported\); make sure that no other process"):
         Lock(tmp_path).release()
 
 

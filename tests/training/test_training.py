@@ -264,7 +264,7 @@ def test_a_run_is_resumed_with_what_it_was_made_with(
 ) -> None:
     arguments = {"key": KEY, "instances": INSTANCES, "optimiser": optax.adam(1e-2), "batch_size": 2}
     arguments |= {"num_sweeps": 1, "num_particles": 4} | options
-    with pytest.raises(ValueError, match=f"the run in .* was made with {message}; keep that, or begin a new run"):
+    with pytest.raises(ValueError, match=f"the run in .* was made with {message}; keep that, or start a new run"):
         located.fit(**arguments, num_steps=3, checkpoints=begun, resume=True, progress=False)
 
 
