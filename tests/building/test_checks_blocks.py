@@ -1,4 +1,4 @@
-"""Errors when a sampler is built, about blocks and their proposals: each names the site, the block and the way out."""
+"""Errors about blocks and proposals when a sampler is built, which name the site, the block and the way out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +75,7 @@ def test_prior_cannot_draw_a_site_before_its_parents() -> None:
     )
 
 
-def test_enumeration_needs_a_value_in_each_element_of_a_shared_plate() -> None:
+def test_enumeration_needs_one_value_per_element_of_a_shared_plate() -> None:
     def counted(x: jax.Array) -> None:
         with numpyro.plate("switches", 2):
             s = numpyro.sample("s", dist.Bernoulli(0.5))
@@ -95,7 +95,7 @@ def test_enumeration_in_a_declared_plate_is_accepted() -> None:
 
 
 class Shared(eqx.Module):
-    """A proposal for one site with an array."""
+    """A proposal for one site that holds an array."""
 
     name: str = eqx.field(static=True)
     array: jax.Array
@@ -166,7 +166,7 @@ def that_raises(data: Any, latents: Any, model: Any) -> None:
     ],
     ids=["missing", "extra", "observes", "shape", "discrete", "first-draw", "misspelt", "param", "raises"],
 )
-def test_proposal_must_sample_what_its_block_says(proposal: Any, message: str) -> None:
+def test_proposal_must_sample_the_sites_of_its_block(proposal: Any, message: str) -> None:
     refused(f"block 'tau': its proposal.*{message}", model, pg.Block("tau", proposal=proposal), MU, C)
 
 
@@ -203,7 +203,7 @@ def test_supports_must_agree(block: pg.Block, message: str) -> None:
 
 
 class Pooling(eqx.Module):
-    """A proposal that pools with the mask, or without it in one of its two draws."""
+    """A proposal that pools with the mask, or without it in its first draw or its updates."""
 
     careless: str = eqx.field(static=True)
 
