@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jaxtyping import install_import_hook
 
-# beartype reads typing.Self only on classes that it decorates itself (families); the other modules pass NumPy arrays under
-# the names of JAX's.
+# beartype reads typing.Self only on classes that it decorates itself (families); the others hold NumPy arrays under the
+# names of JAX's.
 UNCHECKED = ("apg", "building.factory", "building.data_rules", "data.instances", "paper", "statistics.families")
 
 package = find_spec("popgibbs")

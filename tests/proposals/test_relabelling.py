@@ -106,7 +106,7 @@ def trio(x):
 
 
 def trio_log_evidence(x: np.ndarray) -> float:
-    """By enumeration of the assignments, which leave a normal marginal."""
+    """The evidence by enumeration of the assignments, given which the marginal is normal."""
     ways = [np.equal.outer(c, c) for c in product(range(3), repeat=len(x))]
     marginals = [
         stats.multivariate_normal(np.zeros(len(x)), NARROW**2 * np.eye(len(x)) + WIDE**2 * same).logpdf(x)
@@ -220,7 +220,7 @@ def test_a_plate_that_cannot_be_shuffled_is_refused():
     )
     refused("exchangeable='points' is a plate of the data", model, TAU, mu(independent, "points"), C)
     both = draws(tau=dist.Gamma(1.0, 1.0), mu=INDEPENDENT)
-    refused(r"\['tau'\] lie outside", model, mu(both, "clusters", "tau", "mu"), C)
+    refused(r"\['tau'\] are not in it", model, mu(both, "clusters", "tau", "mu"), C)
     refused("Prior draws all components alike", model, TAU, mu(pg.Prior()), C)
     refused("earlier blocks draw its sites", model, TAU, pg.Block("mu", proposal=independent), mu(independent), C)
 

@@ -276,9 +276,9 @@ def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     for a in (1.0, 2.0):
         with_arrays(located, a, 0.5).save(tmp_path, {"experiment": "located"})
     DAMAGE[why](tmp_path / "1")
-    with pytest.warns(UserWarning, match=rf"the checkpoint .*/1 is damaged: {why}; .*/0 is used instead$") as told:
+    with pytest.warns(UserWarning, match=rf"the checkpoint .*/1 is damaged: {why}; .*/0 is used instead$") as warned:
         assert proposal(located.load(tmp_path)) == [1.0, 0.5]
-    assert len(told) == 1
+    assert len(warned) == 1
     with pytest.raises(pg.CheckpointError, match=rf"^the checkpoint .*/1 is damaged: {why}$"):
         located.load(tmp_path, step=1)
     shutil.rmtree(tmp_path / "0")

@@ -50,7 +50,7 @@ def read_instances(path: str | Path, axes: Axes) -> list[Values]:
 
 
 class _Refused(Exception):
-    """A message about an archive, as opposed to whatever parsers raise on damaged bytes."""
+    """A message about an archive, as opposed to the exceptions that parsers raise on damaged bytes."""
 
 
 class _Header(NamedTuple):

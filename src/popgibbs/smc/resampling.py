@@ -39,7 +39,7 @@ class _Fixed(NamedTuple):
 
 
 def _invert(weights: Weights, cells: Int[Array, " draw"], offsets: Float[Array, "..."]) -> Ancestors:
-    """The particle in whose share of the interval [0, L) each position, a cell and an offset into it, lies."""
+    """The particle whose share of the interval [0, L) contains each position, given as a cell and an offset into it."""
     num_particles = weights.shape[0]
     # The sums are exact: a particle of weight zero ends where the one before it does, and has no share.
     edges = _Fixed.of(jnp.zeros(weights.shape, jnp.int32), num_particles * weights).cumulative()

@@ -70,7 +70,7 @@ def part_of(name: str) -> str:
 
 
 def _owner(name: str) -> str:
-    """What an array that does not fit belongs to."""
+    """The owner of an array that does not fit."""
     return "optimiser" if part_of(name) == "optimiser" else "sampler"
 
 

@@ -27,7 +27,7 @@ def refuse_changes(where: Any, saved: Mapping[str, Any], now: Mapping[str, Any])
 
 
 def _first_difference(before: Any, now: list[str]) -> tuple[str, str]:
-    """Of two long lists, such as the hyperparameters of optimisers, the first entries that differ."""
+    """The first entries that differ in two lists, such as the hyperparameters of optimisers."""
     pairs = zip_longest(before or [], now, fillvalue="nothing more")
     return next((f" '{was}'", f"'{wanted}'") for was, wanted in pairs if was != wanted)
 
