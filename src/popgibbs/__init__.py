@@ -3,7 +3,7 @@
 The examples in this reference share the names defined here: the mean `mu` of four observations, a proposal with one
 trainable number, a sampler, two instances of data and their posterior.
 
-Example:
+Examples:
     >>> import equinox as eqx, jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, optax
     >>> import popgibbs as pg
     >>> key = jax.random.key(0)

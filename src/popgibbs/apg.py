@@ -59,7 +59,7 @@ class APG:
     Raises:
         ValueError: The model, the blocks and the example do not fit together; the message names the site and the block.
 
-    Example:
+    Examples:
         >>> blocks = [pg.Block("mu", proposal=Location(), move=pg.Metropolis())]
         >>> sampler = pg.APG(model, data={"x": "points"}, blocks=blocks, example=instances[0])
         >>> sampler.blocks[0].name
@@ -99,7 +99,7 @@ class APG:
         Raises:
             ValueError: The model, the blocks and the example do not fit together.
 
-        Example:
+        Examples:
             >>> later = pg.APG(model, data={"x": "points"}, blocks=[pg.Block("tau", proposal=Location())])
             >>> later.check(instances[0])
             Traceback (most recent call last):
@@ -148,7 +148,7 @@ class APG:
         Returns:
             The new sampler, which has not been checked.
 
-        Example:
+        Examples:
             >>> other = sampler.with_blocks([pg.Block("mu", move=pg.HMC(step_size=0.1))], initial=sampler)
             >>> other.blocks[0].move.num_steps
             10
@@ -235,7 +235,7 @@ class APG:
             FloatingPointError: No first draw of a batch has a finite log-probability, or gradients have not been finite
                 for 100 steps; the message names the site or the block.
 
-        Example:
+        Examples:
             >>> small = dict(num_sweeps=1, num_particles=4, batch_size=2)
             >>> fit = sampler.fit(key, instances, num_steps=2, optimiser=optax.adam(1e-2), progress=False, **small)
             >>> fit.history.steps
@@ -343,7 +343,7 @@ class APG:
             ValueError: An argument is out of range, an instance does not fit the model, or instances have several sizes
                 and the model or a proposal would change with padding.
 
-        Example:
+        Examples:
             >>> posterior = sampler.sample(key, instances, num_sweeps=2, num_particles=4, num_populations=3)
             >>> posterior[0]["mu"].shape
             (3, 4)
@@ -376,7 +376,7 @@ class APG:
         Raises:
             CheckpointError: The directory cannot be written, or another process writes to it.
 
-        Example:
+        Examples:
             >>> sampler.save("run")
             >>> sampler.load("run").blocks[0].proposal.log_scale
             Array(0., dtype=float32)
@@ -398,7 +398,7 @@ class APG:
         Raises:
             CheckpointError: There is no checkpoint, it is damaged, or it belongs to a different sampler.
 
-        Example:
+        Examples:
             >>> sampler.save("saved")
             >>> restored = sampler.load("saved")
         """
@@ -422,7 +422,7 @@ class Fit:
         history: The metrics of the reported steps: `history.steps`, and an array over these steps for each name, such as
             `history["log_joint"]`, or `history["loss"]` with axes (step, block).
 
-    Example:
+    Examples:
         >>> small = dict(num_sweeps=1, num_particles=4, batch_size=2)
         >>> fit = sampler.fit(key, instances, num_steps=2, report_every=1, progress=False, **small)
         >>> fit.history["log_joint"].shape, fit.history["loss"].shape

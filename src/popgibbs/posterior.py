@@ -35,7 +35,7 @@ class Posterior:
     without padding. Arrays over all instances have axes (instance, population, ...), then sweep and block where they
     apply; sweep 0 is the initial proposal.
 
-    Example:
+    Examples:
         >>> len(posterior), posterior[0]["mu"].shape, posterior.weights.shape
         (2, (1, 4), (2, 1, 4))
         >>> mean = np.sum(posterior.weights[0] * posterior[0]["mu"])
@@ -136,7 +136,7 @@ class Posterior:
 
         The evidence of a population is the product, over resamplings, of the mean weight. It is unbiased for p(x).
 
-        Example:
+        Examples:
             >>> posterior.log_evidence.shape
             (2,)
         """
@@ -161,7 +161,7 @@ class Posterior:
 
         It measures the block's proposal, not the posterior: good conditionals keep it high even in a wrong mode.
 
-        Example:
+        Examples:
             >>> posterior.ess.shape
             (2, 1, 3, 1)
         """
@@ -202,7 +202,7 @@ class Posterior:
     def warn(self) -> None:
         """Warn about biased blocks and degenerate instances; `APG.sample` and `extend` call this.
 
-        Example:
+        Examples:
             >>> posterior.warn()
         """
         for label in self.biased_blocks:
@@ -243,7 +243,7 @@ class Posterior:
         Returns:
             The posterior after all sweeps, with the diagnostics of all of them.
 
-        Example:
+        Examples:
             >>> posterior.extend(key, num_sweeps=1).num_sweeps
             3
         """
@@ -268,7 +268,7 @@ class Posterior:
         Returns:
             A posterior in which every particle, taken alone, is a draw in proportion to the weights.
 
-        Example:
+        Examples:
             >>> posterior.resampled(key).weights[0]
             array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
         """
@@ -293,7 +293,7 @@ class Posterior:
         Returns:
             A data frame with one row per latent number, indexed by instance and site.
 
-        Example:
+        Examples:
             >>> list(posterior.summary(0).columns)
             ['mean', 'sd', 'q5', 'median', 'q95']
         """
@@ -324,7 +324,7 @@ class Posterior:
         Returns:
             An `arviz.InferenceData` with the groups `posterior`, `sample_stats` and `constant_data`.
 
-        Example:
+        Examples:
             >>> dict(posterior.to_arviz().posterior["mu"].sizes)
             {'chain': 1, 'draw': 4, 'instance': 2}
         """

@@ -1,7 +1,11 @@
-"""Every exported name is documented, and the examples in its docstrings run."""
+"""Every exported name is documented, and the examples in its docstrings run.
+
+The section is called `Examples:`: mkdocstrings renders doctests as code there, but as quotations under `Example:`.
+"""
 
 import doctest
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,7 +79,7 @@ def test_examples_run(name: str, shared: dict[str, Any], tmp_path, monkeypatch):
 def test_exported_names_are_documented(name: str):
     value = NAMES[name]
     text = inspect.getdoc(value) or ""
-    assert "Example:\n" in text, f"the docstring of {name} has no example"
+    assert re.search(r"^Examples?:$", text, flags=re.MULTILINE), f"the docstring of {name} has no example"
     assert ">>> " in text, f"the example of {name} does not run"
     if has_parameters(value):
         assert "Args:\n" in text or "Attributes:\n" in text, f"the docstring of {name} does not describe its arguments"

@@ -240,7 +240,7 @@ def test_gradient_of_a_proposal_does_not_reach_the_model_that_it_reads() -> None
 
 
 def test_the_ess_fraction_is_that_of_the_weights_in_the_gradient(sampler, batch):
-    """For each block, 1 / (L Σ w̄²) with the weights of each real element, averaged over elements, instances and sweeps."""
+    """For each block, 1 / (L Σ w̄²) with each real element's weights, averaged over elements, instances and sweeps."""
     weighed = variant(sampler)
     shares: dict[int, list[float]] = {0: [], 1: [], 2: []}
     for index, recorded in record(weighed, batch):

@@ -27,7 +27,7 @@ class StateSpaceModel(eqx.Module):
     argument), and defines the four methods. An instance is an ordinary NumPyro program whose sites are in the plate
     `time`, so any block can update it; `SequenceBlock` updates it step by step.
 
-    Example:
+    Examples:
         >>> class Walk(pg.StateSpaceModel):
         ...     state, observed = "z", "x"
         ...     def globals(self):

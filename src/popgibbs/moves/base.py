@@ -20,7 +20,7 @@ class MoveInfo(NamedTuple):
         log_v: Incremental log-weight of the proposal before acceptance, with axis (element,).
         accepted: Whether each element was accepted, or with which probability, with axis (element,).
 
-    Example:
+    Examples:
         >>> info = pg.MoveInfo(proposed={"mu": jnp.zeros(())}, log_v=jnp.zeros(1), accepted=jnp.ones(1))
         >>> info.accepted
         Array([1.], dtype=float32)
@@ -44,7 +44,7 @@ class Move(eqx.Module):
     A move must keep particles properly weighted for p(x, z). Use `Reweight`, `Metropolis` or `HMC`, or define `__call__`
     in a subclass.
 
-    Example:
+    Examples:
         >>> class Stay(pg.Move):
         ...     def __call__(self, keys, proposal, conditional, particle):
         ...         zeros = jnp.zeros(conditional.real.shape)

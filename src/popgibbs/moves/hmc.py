@@ -24,7 +24,7 @@ class HMC(Move):
         step_size: The step size of the leapfrog integrator, with a unit mass matrix; `tune_step_size` finds one.
         num_steps: Leapfrog steps per transition.
 
-    Example:
+    Examples:
         >>> block = pg.Block("mu", proposal=Location(), move=pg.HMC(step_size=0.1, num_steps=5))
         >>> block.move.num_steps
         5

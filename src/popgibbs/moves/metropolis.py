@@ -15,7 +15,7 @@ class Metropolis(Move):
     Where v = Π_e v_e over the elements of a plate, each element is accepted or rejected separately. The move leaves
     p(z_b | x, z_-b) invariant, so the weight does not change, and the proposal only has to cover its support.
 
-    Example:
+    Examples:
         >>> pg.Block("mu", proposal=pg.Prior(), move=pg.Metropolis()).move
         Metropolis()
     """

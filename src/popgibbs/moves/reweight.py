@@ -17,7 +17,7 @@ class Reweight(Move):
 
     The evidence stays unbiased if the proposal has the same support as the conditional p(z_b | x, z_-b).
 
-    Example:
+    Examples:
         >>> pg.Block("mu", proposal=Location(), move=pg.Reweight()).move
         Reweight()
     """

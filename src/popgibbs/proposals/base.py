@@ -23,7 +23,7 @@ class BoundKernel(ABC):
     Work that drawing and scoring share belongs into the constructor, which runs once per update. An element is a part of
     the block with its own weight, such as one point of a plate; a block that is weighed as a whole has one element.
 
-    Example:
+    Examples:
         >>> class BoundStandardNormal(pg.BoundKernel):
         ...     def __init__(self, key):
         ...         self.key = key
@@ -72,7 +72,7 @@ class Kernel(eqx.Module):
     block's sites with the model's shapes, inside the model's support, reach all of that support, and not change when
     instances are padded.
 
-    Example:
+    Examples:
         >>> class BoundStandardNormal(pg.BoundKernel):
         ...     def __init__(self, key):
         ...         self.key = key

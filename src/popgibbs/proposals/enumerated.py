@@ -20,7 +20,7 @@ class Enumerated(Kernel):
 
     The first draw uses only the factors whose sites exist at that point.
 
-    Example:
+    Examples:
         >>> block = pg.Block("c", proposal=pg.Enumerated())
         >>> block.proposal
         Enumerated()

@@ -14,7 +14,7 @@ class Prior(Kernel):
     The factors of child sites enter only through the weight. A sampler whose blocks all use `Prior()` is a bootstrapped
     population Gibbs sampler.
 
-    Example:
+    Examples:
         >>> block = pg.Block("mu", proposal=pg.Prior(), move=pg.Metropolis())
         >>> block.proposal
         Prior()

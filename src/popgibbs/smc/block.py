@@ -43,7 +43,7 @@ class Block(eqx.Module):
     Raises:
         ValueError: An argument has the wrong type, or a site is named twice.
 
-    Example:
+    Examples:
         >>> block = pg.Block("tau", "mu", proposal=pg.Prior(), move=pg.Metropolis())
         >>> block.name, block.sites
         ('tau,mu', ('tau', 'mu'))
@@ -120,7 +120,7 @@ class Block(eqx.Module):
         Args:
             move: The new move.
 
-        Example:
+        Examples:
             >>> sampler.blocks[0].with_move(pg.Metropolis()).move
             Metropolis()
         """
@@ -132,7 +132,7 @@ class Block(eqx.Module):
         Args:
             proposal: The new proposal.
 
-        Example:
+        Examples:
             >>> sampler.blocks[0].with_proposal(pg.Prior()).proposal
             Prior()
         """

@@ -79,7 +79,7 @@ def systematic(key: PRNGKey, log_weights: Weights) -> Ancestors:
     Returns:
         The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
 
-    Example:
+    Examples:
         >>> log_weights = jnp.log(jnp.array([0.5, 0.5, 0.0, 0.0]))
         >>> pg.systematic(key, log_weights).tolist()
         [0, 0, 1, 1]
@@ -98,7 +98,7 @@ def stratified(key: PRNGKey, log_weights: Weights) -> Ancestors:
     Returns:
         The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
 
-    Example:
+    Examples:
         >>> pg.stratified(key, jnp.zeros(4)).tolist()
         [0, 1, 2, 3]
     """
@@ -116,7 +116,7 @@ def multinomial(key: PRNGKey, log_weights: Weights) -> Ancestors:
     Returns:
         The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
 
-    Example:
+    Examples:
         >>> ancestors = pg.multinomial(key, jnp.array([0.0, -jnp.inf, 0.0]))
         >>> bool((ancestors == 1).any())
         False
@@ -137,7 +137,7 @@ def residual(key: PRNGKey, log_weights: Weights) -> Ancestors:
     Returns:
         The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
 
-    Example:
+    Examples:
         >>> pg.residual(key, jnp.log(jnp.array([0.75, 0.25, 0.0, 0.0]))).tolist()
         [0, 0, 0, 1]
     """

@@ -35,7 +35,7 @@ class SequenceBlock(Block):
         move: The move that corrects each step; by default `Reweight()`.
         name: The name in messages and diagnostics; by default the site.
 
-    Example:
+    Examples:
         >>> class Smoother(eqx.Module):
         ...     def __call__(self, data, t, previous, following, globals, model):
         ...         before = jnp.where(previous.exists, previous.value, data["x"])

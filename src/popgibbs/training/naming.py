@@ -12,7 +12,7 @@ SAMPLER = "arrays"  # the part of a training state that is the sampler
 class CheckpointError(Exception):
     """Raised when a checkpoint cannot be read or written, or belongs to a different sampler or run.
 
-    Example:
+    Examples:
         >>> try:
         ...     sampler.load("nowhere")
         ... except pg.CheckpointError as error:

@@ -16,7 +16,7 @@ class Interrupted(KeyboardInterrupt):
         message: What was stopped, and where.
         number: The number of the signal.
 
-    Example:
+    Examples:
         >>> pg.Interrupted("stopped after step 3").exit_code
         130
     """

@@ -32,7 +32,7 @@ class Tempering:
     Raises:
         ValueError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> pg.Tempering(start=1e-3)  # for sampler.fit(..., tempering=...)
         Tempering(start=0.001, min_ess_fraction=0.3, rate=0.002)
     """
