@@ -99,7 +99,7 @@ JOINT = draws(mu=dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3) + 0.5))
         (
             model,
             [MU, C, pg.Block("tau", proposal=pg.Prior(), assigned_by="c")],
-            r"block 'tau': assigned_by='c' needs all sites of the block in one plate of components; they share \[\]",
+            r"block 'tau': assigned_by='c' needs all sites of the block in one plate.*their common plates are \[\]",
         ),
         (
             pair,
