@@ -141,12 +141,12 @@ def test_trained_sampler_loads_from_the_directory_of_its_run(located: pg.APG, tm
 @pytest.mark.parametrize(
     ("saved", "message"),
     [
-        ({"blocks": {"a": jnp.zeros(())}}, "lacks 'arrays/blocks/0/kernel/program/a'.*of another sampler"),
+        ({"blocks": {"a": jnp.zeros(())}}, "lacks 'arrays/blocks/0/kernel/program/a'.*a different sampler"),
         (
             Wider(jnp.zeros(2), jnp.zeros(())),
-            r"of another sampler: 'arrays/blocks/0/kernel/program/a' has shape \(2,\), not \(\)",
+            r"a different sampler: 'arrays/blocks/0/kernel/program/a' has shape \(2,\), not \(\)",
         ),
-        (Wider(jnp.zeros(()), jnp.zeros(()), jnp.zeros(3)), "another sampler.*'arrays/blocks/0/kernel/program/more'"),
+        (Wider(jnp.zeros(()), jnp.zeros(()), jnp.zeros(3)), "different sampler.*'arrays/blocks/0/kernel/program/more'"),
     ],
     ids=["missing", "shape", "extra"],
 )
