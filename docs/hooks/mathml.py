@@ -1,0 +1,26 @@
+"""Turn TeX into MathML when the site is built, so that browsers show formulas without a script or a network."""
+
+import html
+import re
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+
+FORMULA = re.compile(
+    r'<span class="arithmatex">\\\((?P<inline>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<display>.*?)\\\]\s*</div>',
+    flags=re.DOTALL,
+)
+
+
+def on_page_content(content: str, page, **_) -> str:
+    """The page with a `<math>` element for every formula that `pymdownx.arithmatex` marked, docstrings included."""
+
+    def mathml(formula: re.Match[str]) -> str:
+        display = formula["display"] is not None
+        tex = html.unescape(formula["display"] if display else formula["inline"]).strip()
+        try:
+            return convert(tex, display="block" if display else "inline")
+        except Exception as error:
+            raise PluginError(f"{page.file.src_path}: the formula {tex!r} cannot be read ({error!r})") from error
+
+    return FORMULA.sub(mathml, content)
