@@ -10,6 +10,8 @@ FORMULA = re.compile(
     r'<span class="arithmatex">\\\((?P<inline>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<display>.*?)\\\]\s*</div>',
     flags=re.DOTALL,
 )
+FUNCTION = re.compile(r'<mi>(log|exp|sin|cos|det)</mi>(?P<bracket><mo stretchy="false">&#x00028;)?')
+PRIME = "<mi>&#x02032;</mi>", '<mo class="prime">&#x02032;</mo>'
 
 
 def on_page_content(content: str, page, **_) -> str:
@@ -19,8 +21,15 @@ def on_page_content(content: str, page, **_) -> str:
         display = formula["display"] is not None
         tex = html.unescape(formula["display"] if display else formula["inline"]).strip()
         try:
-            return convert(tex, display="block" if display else "inline")
+            found = convert(tex, display="block" if display else "inline")
         except Exception as error:
             raise PluginError(f"{page.file.src_path}: the formula {tex!r} cannot be read ({error!r})") from error
+        return FUNCTION.sub(_function, found).replace(*PRIME)
 
     return FORMULA.sub(mathml, content)
+
+
+def _function(name: re.Match[str]) -> str:
+    """The name of a function as an operator, with TeX's thin spaces around it."""
+    after = "0" if name["bracket"] else "0.17em"
+    return f'<mo lspace="0.17em" rspace="{after}">{name[1]}</mo>{name["bracket"] or ""}'
