@@ -11,7 +11,10 @@ FORMULA = re.compile(
     flags=re.DOTALL,
 )
 FUNCTION = re.compile(r'<mi>(log|exp|sin|cos|det)</mi>(?P<bracket><mo stretchy="false">&#x00028;)?')
-PRIME = "<mi>&#x02032;</mi>", '<mo class="prime">&#x02032;</mo>'
+TILDE, RELATION = "<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>"  # \sim, with the spaces of a relation
+PRIMED = re.compile(r"<msup>(<mi>\w</mi>)<mi>&#x02032;</mi></msup>")
+PRIMED_WITH_INDEX = re.compile(r"<msubsup>(<mi>\w</mi>)(<mi>\w</mi>)<mi>&#x02032;</mi></msubsup>")
+PRIME = '<mo lspace="0" rspace="0">&#x02032;</mo>'  # not as an exponent: the glyph is raised already
 
 
 def on_page_content(content: str, page, **_) -> str:
@@ -24,7 +27,9 @@ def on_page_content(content: str, page, **_) -> str:
             found = convert(tex, display="block" if display else "inline")
         except Exception as error:
             raise PluginError(f"{page.file.src_path}: the formula {tex!r} cannot be read ({error!r})") from error
-        return FUNCTION.sub(_function, found).replace(*PRIME)
+        found = FUNCTION.sub(_function, found).replace(TILDE, RELATION)
+        found = PRIMED.sub(rf"<mrow>\1{PRIME}</mrow>", found)
+        return PRIMED_WITH_INDEX.sub(rf"<msub><mrow>\1{PRIME}</mrow>\2</msub>", found)
 
     return FORMULA.sub(mathml, content)
 
