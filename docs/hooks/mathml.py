@@ -7,7 +7,8 @@ from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
 FORMULA = re.compile(
-    r'<span class="arithmatex">\\\((?P<inline>.*?)\\\)</span>|<div class="arithmatex">\s*\\\[(?P<display>.*?)\\\]\s*</div>',
+    r'<span class="arithmatex">\\\((?P<inline>.*?)\\\)</span>'
+    r'|<div class="arithmatex">\s*\\\[(?P<display>.*?)\\\]\s*</div>',
     flags=re.DOTALL,
 )
 FUNCTION = re.compile(r'<mi>(log|exp|sin|cos|det)</mi>(?P<bracket><mo stretchy="false">&#x00028;)?')
