@@ -31,7 +31,6 @@ OVERVIEW = (
     ("Gaussian mixture, RWS", "gmm", "100 points", "RWS", "log_joint"),
     ("Gaussian mixture, Gibbs", "gmm", "100 points", "Gibbs", "log_joint"),
     ("Deep mixture, APG: log joint", "dmm", "600 points", "APG", "log_joint"),
-    ("Deep mixture, RWS", "dmm", "600 points", "RWS", "log_joint"),
     ("3 digits, 20 frames, APG: squared error", "bmnist", "3 digits, 20 frames", "APG", "squared_error"),
     ("5 digits, 100 frames, APG", "bmnist", "5 digits, 100 frames", "APG", "squared_error"),
     ("5 digits, 100 frames, RWS", "bmnist", "5 digits, 100 frames", "RWS", "squared_error"),
