@@ -40,7 +40,7 @@ check: $(VENV)/.dev             ## lint, types, import contract
 bench: $(VENV)/.bench           ## time against peers; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks.run
 
-tables: $(VENV)/.runtime        ## write the README's tables from docs/results
+tables: $(VENV)/.runtime        ## write the tables of README and docs/explanation from docs/results
 	$(BIN)/python docs/tables.py
 
 docs: $(VENV)/.docs             ## build the documentation, warnings are errors
