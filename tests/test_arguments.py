@@ -57,7 +57,7 @@ def compared(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
     return pg.compare(key, located, INSTANCES, **budget).log_joint["APG"]
 
 
-def tune_step_size(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
+def tuned(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
     moved = pg.hmc_rws(located, step_size=1.0, num_steps=1)
     move: Any = pg.tune_step_size(moved, key, INSTANCES, num_sweeps=1, num_particles=2).built.blocks[0].move
     return np.asarray(move.step_size)

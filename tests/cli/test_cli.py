@@ -201,6 +201,7 @@ def test_bad_data_is_told_in_one_sentence_and_changes_nothing(run, tmp_path, sen
         (["evaluate", "gmm", "--points", "few"], "--points takes a whole number of at least 1, not 'few'"),
         (["evaluate", "gmm", "--points"], "--points takes a whole number of at least 1"),
         (["evaluate", "gmm", "--size", "points=0"], "--points takes a whole number of at least 1, not '0'"),
+        (["evaluate", "bmnist", "--videos", "1"], "--videos must be at least 2"),
         (["evaluate", "bmnist", "--digits", "10"], "there can be at most 9"),
     ],
 )

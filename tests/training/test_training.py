@@ -128,7 +128,7 @@ def test_same_key_gives_the_same_bits(uninterrupted: pg.Fit, tracked: Tracked) -
 
 
 def test_training_step_is_compiled_once(tracked: Tracked) -> None:
-    assert tracked.step.gradients._cache_size() == tracked.step.apply._cache_size() == 1
+    assert tracked.step.sum.compiled._cache_size() == tracked.step.apply._cache_size() == 1
 
 
 def test_trackers_receive_the_numbers_of_reported_steps(tracked: Tracked) -> None:
@@ -249,7 +249,7 @@ def begun(located: pg.APG, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"batch_size": 3}, "batch_size=2, not 3"),
         ({"num_particles": 5}, "num_particles=4, not 5"),
         ({"num_sweeps": 2}, "num_sweeps=1, not 2"),
-        ({"update_model": "sweeps"}, "update_model=blocks, not sweeps"),
+        ({"update_model": "every_sweep"}, "update_model=every_block, not every_sweep"),
         ({"optimiser": optax.adam(2e-2)}, "optimiser 'scale.step_size=-0.01', not 'scale.step_size=-0.02'"),
         ({"optimiser": optax.sgd(1e-2)}, "optimiser 'scale_by_adam.*', not '.*'"),
         (

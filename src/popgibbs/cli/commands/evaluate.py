@@ -43,6 +43,8 @@ def evaluate(
         check_output(figure, makes_parents=True)
     given = parse_sizes(size, experiment, experiment.instances_are)
     num_instances = given.pop(experiment.instances_are, None) or instances or experiment.num_instances
+    if num_instances < 2:
+        raise ValueError(f"--{experiment.instances_are} must be at least 2, because results have standard errors")
     sized = experiment.sized(experiment.size, **given)
     directory = run or experiment.shipped / experiment.default
     sampler, about = runs.load(experiment, directory, step, **sized)
