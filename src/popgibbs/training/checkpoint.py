@@ -186,7 +186,7 @@ def _reason(error: Exception) -> str:
     """What the operating system says, which TensorStore quotes by number, or else the beginning of the message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if quoted := re.search(r"os_error_code='(\d+)'", str(error)):
+    if quoted := re.search(r"(?:os_error_code='|\[OS error )(\d+)", str(error)):  # the latter before TensorStore 0.1.82
         return os.strerror(int(quoted[1]))
     return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
