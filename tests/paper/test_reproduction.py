@@ -222,21 +222,21 @@ def test_the_overview_has_a_column_a_setting_with_the_papers_numbers_in_brackets
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds something else; choose another directory"):
+    with pytest.raises(ValueError, match="holds other files; choose another directory"):
         Store(tmp_path, {"seed": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_another_setup_is_refused_by_what_differs(tmp_path):
     Store(tmp_path / "a", {"seed": 1, "preset": "quick"})
-    with pytest.raises(ValueError, match="was begun with seed=1, now it is 2"):
+    with pytest.raises(ValueError, match="was started with seed=1, now it is 2"):
         Store(tmp_path / "a", {"seed": 2, "preset": "quick"})
 
 
 def test_measurements_of_another_sampler_are_not_mixed_in(study, measured, monkeypatch):
     monkeypatch.setattr(reproduction, "fingerprint", lambda run: "another")
     (study.experiment.shipped / "rws").mkdir()
-    with pytest.raises(ValueError, match="was begun with other samplers; choose another directory"):
+    with pytest.raises(ValueError, match="was started with different samplers; choose another directory"):
         reproduction.reproduce(study, "tiny", measured, seed=1, console=Console(quiet=True))
     (study.experiment.shipped / "rws").rmdir()
 
@@ -246,7 +246,7 @@ def test_a_damaged_measurement_is_named(tmp_path):
     assert store.get("K·L/one, two", lambda: [1.5]) == [1.5]
     (path,) = (tmp_path / "a/measured").rglob("*.json")
     path.write_text("[1.")
-    with pytest.raises(ValueError, match=r"kl/one-two\.json is not JSON; delete it"):
+    with pytest.raises(ValueError, match=r"kl/one-two\.json is not JSON; delete it to measure it again"):
         store.get("K·L/one, two", lambda: [2.5])
 
 

@@ -23,7 +23,7 @@ NUM_TUNING = 20  # instances on which step sizes are tuned by default
 class Method:
     """A sampler and its budget per instance.
 
-    Attributes:
+    Args:
         sampler: the sampler.
         num_sweeps: sweeps after the initial proposal.
         num_particles: particles per population.
@@ -52,7 +52,7 @@ class Method:
 class Comparison:
     """The results of `compare`, by method; the first method is the reference for the others.
 
-    Attributes:
+    Args:
         methods: each method with its budget.
         log_joint: (instance, sweep) for each method, averaged over particles by weight and over populations; the first
             entry along the sweeps is the initial proposal.
@@ -77,7 +77,7 @@ class Comparison:
         rows = []
         for label, method in self.methods.items():
             last = self.log_joint[label][:, -1]
-            with np.errstate(invalid="ignore"):  # where weights failed there may be a log joint of −inf
+            with np.errstate(invalid="ignore"):  # failed weights may give a log joint of −inf
                 (mean, error), (ahead, ahead_error) = mean_and_error(last), mean_and_error(last - reference)
             rows.append(
                 {

@@ -90,9 +90,9 @@ class Normal(eqx.Module):
     Example:
         A conjugate update adds the sufficient statistics of the likelihood, here of x = 3 with unit variance:
 
-        >>> prior = pg.families.Normal(loc=jnp.array(0.0), scale=jnp.array(1.0))
+        >>> prior = pg.statistics.Normal(loc=jnp.array(0.0), scale=jnp.array(1.0))
         >>> first, second = prior.natural()
-        >>> posterior = pg.families.Normal.from_natural((first + 3.0, second - 0.5))
+        >>> posterior = pg.statistics.Normal.from_natural((first + 3.0, second - 0.5))
         >>> float(posterior.loc), round(float(posterior.scale) ** 2, 3)
         (1.5, 0.5)
     """
@@ -128,9 +128,9 @@ class Gamma(eqx.Module):
         rate: positive; broadcast against `concentration`.
 
     Example:
-        >>> pg.families.Gamma(concentration=2.0, rate=3.0).natural()
+        >>> pg.statistics.Gamma(concentration=2.0, rate=3.0).natural()
         (1.0, -3.0)
-        >>> pg.families.Gamma.from_natural((1.0, -3.0))
+        >>> pg.statistics.Gamma.from_natural((1.0, -3.0))
         Gamma(concentration=2.0, rate=3.0)
     """
 
@@ -168,7 +168,7 @@ class NormalGamma(eqx.Module):
         rate: that of τ, positive.
 
     Example:
-        >>> prior = pg.families.NormalGamma(loc=0.0, count=0.1, concentration=2.0, rate=2.0)
+        >>> prior = pg.statistics.NormalGamma(loc=0.0, count=0.1, concentration=2.0, rate=2.0)
         >>> tau = prior.precision().sample(key, (3,))
         >>> prior.mean(tau).sample(key).shape
         (3,)
@@ -224,9 +224,9 @@ class Beta(eqx.Module):
         b: NumPyro's `concentration0`, positive; broadcast against `a`.
 
     Example:
-        >>> pg.families.Beta(a=3.0, b=2.0).natural()
+        >>> pg.statistics.Beta(a=3.0, b=2.0).natural()
         (2.0, 1.0)
-        >>> float(pg.families.Beta(a=3.0, b=1.0).distribution().mean)
+        >>> float(pg.statistics.Beta(a=3.0, b=1.0).distribution().mean)
         0.75
     """
 
@@ -258,7 +258,7 @@ class Dirichlet(eqx.Module):
         concentration: positive, (*batch, category).
 
     Example:
-        >>> (natural,) = pg.families.Dirichlet(jnp.array([1.0, 2.0, 3.0])).natural()
+        >>> (natural,) = pg.statistics.Dirichlet(jnp.array([1.0, 2.0, 3.0])).natural()
         >>> natural.tolist()
         [0.0, 1.0, 2.0]
     """
@@ -292,10 +292,10 @@ class Categorical(eqx.Module):
         logits: unnormalised log-probabilities, (*batch, category).
 
     Example:
-        >>> uniform = pg.families.Categorical(jnp.zeros(3))
+        >>> uniform = pg.statistics.Categorical(jnp.zeros(3))
         >>> type(uniform.distribution()).__name__
         'FewCategories'
-        >>> float(uniform.kl(pg.families.Categorical(jnp.ones(3))))
+        >>> float(uniform.kl(pg.statistics.Categorical(jnp.ones(3))))
         0.0
     """
 
@@ -328,7 +328,7 @@ class Bernoulli(eqx.Module):
         logits: log-odds of z = 1, an array or a number.
 
     Example:
-        >>> pg.families.Bernoulli(jnp.array(0.0)).distribution().probs.tolist()
+        >>> pg.statistics.Bernoulli(jnp.array(0.0)).distribution().probs.tolist()
         0.5
     """
 

@@ -136,7 +136,7 @@ def additive_update(prior: Any, statistics: tuple[Array, ...], mask: Bool[Array,
     The conjugate update, with statistics T that a network may have computed (the paper's neural sufficient statistics).
 
     Args:
-        prior: a member of an exponential family of `popgibbs.families`, with parameters of shape (*rest).
+        prior: a member of an exponential family of `popgibbs.statistics`, with parameters of shape (*rest).
         statistics: one array per natural parameter of the prior, each (point, *rest).
         mask: whether each point is real, (point,): `data.mask["points"]` in a proposal.
 
@@ -147,7 +147,7 @@ def additive_update(prior: Any, statistics: tuple[Array, ...], mask: Bool[Array,
         Three coin flips update a uniform Beta prior:
 
         >>> flips, mask = jnp.array([1.0, 1.0, 0.0]), jnp.ones(3, bool)
-        >>> posterior = pg.statistics.additive_update(pg.families.Beta(a=1.0, b=1.0), (flips, 1 - flips), mask)
+        >>> posterior = pg.statistics.additive_update(pg.statistics.Beta(a=1.0, b=1.0), (flips, 1 - flips), mask)
         >>> float(posterior.a), float(posterior.b)
         (3.0, 2.0)
     """
@@ -176,7 +176,7 @@ def conjugate_normal_gamma(
         A `NormalGamma` with parameters of shape (component, dim).
 
     Example:
-        >>> prior = pg.families.NormalGamma(loc=0.0, count=1.0, concentration=2.0, rate=2.0)
+        >>> prior = pg.statistics.NormalGamma(loc=0.0, count=1.0, concentration=2.0, rate=2.0)
         >>> x, shares = jnp.array([[2.0], [4.0], [8.0]]), jax.nn.one_hot(jnp.array([0, 0, 1]), 2)
         >>> posterior = pg.statistics.conjugate_normal_gamma(prior, x, shares, jnp.ones(3, bool))
         >>> posterior.count.tolist(), posterior.loc.tolist()
