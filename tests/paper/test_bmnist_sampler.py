@@ -229,8 +229,8 @@ def test_a_strip_of_a_long_video_spans_all_of_it():
     [
         (np.zeros((4, 64, 64)), r"data.npz: 'frames' has shape \(4, 64, 64\); a video has shape \(frames, 96, 96\)"),
         (np.zeros((CANVAS, CANVAS)), "a video has shape"),
-        (np.full((2, CANVAS, CANVAS), 255.0), "has values from 255 to 255; pixels lie between 0 and 1"),
-        (np.full((2, CANVAS, CANVAS), np.nan), "pixels lie between 0 and 1"),
+        (np.full((2, CANVAS, CANVAS), 255.0), "has values from 255 to 255; pixels must be between 0 and 1"),
+        (np.full((2, CANVAS, CANVAS), np.nan), "pixels must be between 0 and 1"),
     ],
 )
 def test_a_video_that_does_not_fit_is_told_of(frames, sentence):
