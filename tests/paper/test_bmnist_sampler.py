@@ -11,9 +11,9 @@ import pytest
 from numpyro.handlers import seed, trace
 
 from popgibbs.data import Data, complete
-from popgibbs.paper import bmnist
-from popgibbs.paper.bmnist import BMNIST, check, check_size, mean_digit
+from popgibbs.paper.bmnist import BMNIST, experiment
 from popgibbs.paper.bmnist.data import Digits, digits
+from popgibbs.paper.bmnist.experiment import check, check_size, mean_digit
 from popgibbs.paper.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved, places, to_position
 from popgibbs.paper.bmnist.model import CODE, BouncingDigits
 from popgibbs.paper.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What, _as_far_as_it_helps
@@ -165,7 +165,7 @@ def evaluated(quick_compilation):
     size = {"digits": 1, "frames": 3}
     apg = BMNIST.build("default", KEY, size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bmnist, "digits", lambda: Digits(image, image))
+        patch.setattr(experiment, "digits", lambda: Digits(image, image))
         budget = {"num_sweeps": 2, "num_particles": 3, "num_populations": 1}
         result, posterior = evaluate(BMNIST, apg, num_instances=2, size=size, seed=1, **budget)
         instances, _ = held_out(BMNIST, 1, 2, size)

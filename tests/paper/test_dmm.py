@@ -10,8 +10,9 @@ import pytest
 
 from oracles import assert_mean
 from popgibbs.model import ProposalData
-from popgibbs.paper.dmm import DMM, check
+from popgibbs.paper.dmm import DMM
 from popgibbs.paper.dmm.data import RADIUS, ring, simulate
+from popgibbs.paper.dmm.experiment import check
 from popgibbs.paper.dmm.measures import best_agreement, clear_points
 from popgibbs.paper.dmm.model import CENTRE_SCALE, NOISE, DeepMixture
 from popgibbs.paper.dmm.proposals import Centres, seeds
@@ -21,7 +22,7 @@ KEY = jax.random.key(4)
 RING = DeepMixture(ring)
 
 
-def complete(x: jax.Array) -> Data:
+def complete(x: jax.Array) -> ProposalData:
     return ProposalData({"x": x}, {"points": jnp.ones(x.shape[0], bool)})
 
 

@@ -14,7 +14,7 @@ from popgibbs.evaluation import matched
 from popgibbs.paper import reproduction
 from popgibbs.paper.bmnist import study as bmnist
 from popgibbs.paper.dmm import study as dmm
-from popgibbs.paper.experiment import Drawing, Experiment, Training, Variant
+from popgibbs.paper.experiment import Experiment, MixtureDrawing, Training, Variant
 from popgibbs.paper.gmm import study as gmm
 from popgibbs.paper.reproduction import methods
 from popgibbs.paper.reproduction.pages import LABELS, overview_table, page
@@ -40,7 +40,7 @@ def methods_of_toy(samplers, moved, *, num_sweeps, num_particles):
 
 def draw(model, instance, sample):
     points = np.stack([instance["x"], np.zeros_like(instance["x"])], axis=-1)
-    return Drawing(points, np.zeros(len(points), int), np.zeros((1, 2)), np.zeros((1, 2, 2)))
+    return MixtureDrawing(points, np.zeros(len(points), int), np.zeros((1, 2)), np.zeros((1, 2, 2)))
 
 
 SIZE = {"points": 3}
@@ -188,7 +188,7 @@ def test_nothing_is_measured_twice(study, measured, results, monkeypatch):
         raise AssertionError("measured twice")
 
     monkeypatch.setattr(methods, "run", fail)
-    monkeypatch.setattr(methods, "tuned", fail)
+    monkeypatch.setattr(methods, "tune_step_size", fail)
     monkeypatch.setattr(reproduction, "draw_samples", fail)
     reproduction.reproduce(study, "tiny", measured, seed=1, console=Console(quiet=True))
     assert json.loads((measured / "results.json").read_text()) == results
