@@ -33,11 +33,11 @@ def evaluate(
     ] = None,
     seed: Seed = 7,
     figure: Annotated[
-        Path | None, typer.Option(help="A PNG file for a picture of samples over sweeps; a GIF shows videos.")
+        Path | None, typer.Option(help="Write a picture of samples over sweeps to this PNG file, or GIF for videos.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Sample held-out instances, by default of the paper's size, and compare with the latents that generated them."""
+    """Sample held-out instances, by default of the paper's size, and compare them with the generating latents."""
     experiment = registry.experiment(name)
     if figure is not None:
         check_output(figure, makes_parents=True)
