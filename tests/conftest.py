@@ -1,4 +1,4 @@
-"""Arrays in popgibbs' signatures are checked against their declared shapes while the tests run."""
+"""Shared fixtures; while the tests run, arrays in popgibbs' signatures are checked against their declared shapes."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ install_import_hook([f"popgibbs.{name}" for name in sorted(checked)], "beartype.
 
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
-    """Compile twice as fast, for tests that run each program once."""
+    """Halve compilation time, for tests that run each program once."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
@@ -34,7 +34,7 @@ def quick_compilation() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def every_block() -> Callable[..., Any]:
-    """Run many independent populations of one instance; their state after the initial step and after every block."""
+    """Runs many independent populations of one instance; returns reports of the initial step and of every block."""
     return _every_block
 
 

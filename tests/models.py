@@ -51,7 +51,7 @@ def located_sampler(proposal: Any = None, example: Any = None) -> pg.APG:
     return pg.APG(located, data={"x": "points"}, blocks=[pg.Block("mu", proposal=proposal)], example=example)
 
 
-# Points about a common centre: every conditional is Gaussian and known ----------------------------------------------
+# Points around a common centre: every conditional is Gaussian and known ---------------------------------------------
 
 
 def centred(x: Array) -> None:
@@ -63,7 +63,7 @@ def centred(x: Array) -> None:
 
 
 class Centre(eqx.Module):
-    """q(μ | z) = Normal(a Σz / (N + 1), e^s / √(N + 1)); exact at a = 1, s = 0. The first draw has nothing to learn."""
+    """q(μ | z) = Normal(a Σz / (N + 1), e^s / √(N + 1)); exact at a = 1, s = 0. The first draw has no parameters."""
 
     a: Array
     s: Array
@@ -92,7 +92,7 @@ class Points(eqx.Module):
 
 
 def centred_sampler(move: Move | None = None, **options: Any) -> pg.APG:
-    """A sampler of `centred` whose proposals have yet to learn."""
+    """A sampler of `centred` with untrained proposals."""
     number = jnp.float32
     return pg.APG(
         centred,
@@ -135,7 +135,7 @@ def clusters_model() -> Clusters:
 
 
 def clusters(x: Array) -> None:
-    """The same density as a plain function, which has nothing to learn."""
+    """The same density as a plain function without parameters."""
     clusters_model()(x)
 
 
@@ -184,7 +184,7 @@ class Labels(eqx.Module):
 
 
 def clusters_sampler(model: Any = clusters, move: Move | None = None, **options: Any) -> pg.APG:
-    """σ is weighed as a whole, μ by cluster, c by point."""
+    """Blocks in which σ is weighed as a whole, μ by cluster and c by point."""
     number = jnp.float32
     return pg.APG(
         model,

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 
 def assert_mean(samples: Any, exact: Any, num_errors: float = 5.0) -> None:
-    """The mean of independent samples (leading axis) lies within a few of its own standard errors of the exact one."""
+    """Check that the mean of independent samples (leading axis) is within a few standard errors of the exact one."""
     samples = np.asarray(samples, np.float64)
     mean = samples.mean(axis=0)
     error = samples.std(axis=0, ddof=1) / np.sqrt(samples.shape[0])
@@ -92,7 +92,7 @@ def switch_log_joint(s: int, g: tuple[int, ...], h: tuple[int, ...], x: np.ndarr
 
 
 def switch_log_evidence(x: np.ndarray) -> float:
-    """By enumeration of every state."""
+    """log p(x) by enumeration of every state."""
     return float(logsumexp([switch_log_joint(s, g, h, x) for s, g, h in switch_states(len(x))]))
 
 
@@ -118,17 +118,17 @@ def pair(x):
 
 
 class Assigned(NamedTuple):
-    """Each way to assign the points, its posterior probability, and the normal posterior of the means under it."""
+    """Every assignment of the points, its posterior probability, and the normal posterior of the means given it."""
 
-    c: np.ndarray  # (way, point)
+    c: np.ndarray  # (assignment, point)
     probability: np.ndarray
-    loc: np.ndarray  # (way, cluster)
+    loc: np.ndarray  # (assignment, cluster)
     scale: np.ndarray
     log_evidence: float
 
 
 def pair_posterior(x: np.ndarray) -> Assigned:
-    """By enumeration of the assignments; given them the means are conjugate."""
+    """The posterior by enumeration of the assignments, given which the means are conjugate."""
     c = np.array(list(product(range(2), repeat=len(x))))
     counts = np.stack([np.sum(c == k, axis=1) for k in range(2)], axis=1)
     sums = np.stack([np.sum(np.where(c == k, x, 0.0), axis=1) for k in range(2)], axis=1)
@@ -224,7 +224,7 @@ def walk_posterior(x: np.ndarray) -> Smoothed:
     return Smoothed(float(log_evidence), np.array(means), np.array(covariances))
 
 
-# A hidden Markov model of three states; a global switch s ∈ {0, 1} shifts what they emit -------------------------------
+# A hidden Markov model of three states; a global switch s ∈ {0, 1} shifts their emissions ------------------------------
 
 FIRST_STATE = np.array([0.5, 0.3, 0.2])
 NEXT_STATE = np.array([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]])
@@ -232,7 +232,7 @@ SHIFTED = 0.3  # the probability of s = 1
 
 
 def markov_posterior(x: np.ndarray) -> tuple[float, np.ndarray]:
-    """The log-evidence, and p(z_t = k | x) by step, by the forward-backward algorithm for either switch."""
+    """The log-evidence and p(z_t = k | x) by step, from the forward-backward algorithm for either switch."""
     joints = []
     for switch, prior in enumerate((1 - SHIFTED, SHIFTED)):
         emitted = stats.norm(np.arange(3) + switch, 0.8).pdf(np.asarray(x, np.float64)[:, None])

@@ -1,4 +1,4 @@
-"""A small mixture with its blocks, and how a sampler of it is built or refused."""
+"""Small models and blocks, and helpers that check whether their sampler is built or refused."""
 
 from collections.abc import Callable
 from types import FunctionType
@@ -68,7 +68,7 @@ def build(model: Any, *blocks: pg.Block, data: Any = None, example: Any = None, 
 
 
 def refused_padded(message: str, *arguments: Any, **options: Any) -> None:
-    """Built for instances of one size, and refused where those of several would have to be padded into one bucket."""
+    """Check that the sampler is built for instances of one size, and refused for several that need padding."""
     apg = build(*arguments, **options)
     x = np.concatenate([EXAMPLE["x"], EXAMPLE["x"]])
     with pytest.raises(ValueError, match=f"instances of different sizes are padded to one, but {message}"):
@@ -76,5 +76,6 @@ def refused_padded(message: str, *arguments: Any, **options: Any) -> None:
 
 
 def refused(message: str, *arguments: Any, **options: Any) -> None:
+    """Check that building the sampler raises this message."""
     with pytest.raises(ValueError, match=message):
         build(*arguments, **options)

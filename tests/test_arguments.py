@@ -1,4 +1,4 @@
-"""Arguments: random keys old and new are the same to every function, and wrong arguments are told in one sentence."""
+"""Arguments: typed and legacy random keys give the same results, and wrong arguments are reported in one sentence."""
 
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +64,7 @@ def tuned(key: Any, located: pg.APG, posterior: pg.Posterior) -> Any:
 
 
 @pytest.mark.parametrize("result", [fitted, sampled, extended, resampled, in_arviz, compared, tuned])
-def test_a_legacy_key_gives_what_the_typed_key_gives(
+def test_a_legacy_key_gives_the_same_result_as_the_typed_key(
     located: pg.APG, posterior: pg.Posterior, result: Callable[..., Any]
 ) -> None:
     np.testing.assert_array_equal(result(LEGACY, located, posterior), result(KEY, located, posterior))
@@ -83,7 +83,7 @@ def test_a_legacy_key_gives_what_the_typed_key_gives(
         (jax.random.split(LEGACY), r"must be a single random key, but it has shape \(2,\)"),
     ],
 )
-def test_what_is_not_a_key_is_told(located: pg.APG, key: Any, message: str) -> None:
+def test_a_key_of_another_kind_is_refused(located: pg.APG, key: Any, message: str) -> None:
     for call in (as_key, lambda key: sampled(key, located, None), lambda key: fitted(key, located, None)):
         with pytest.raises(ValueError, match=message):
             call(key)
@@ -111,22 +111,22 @@ def test_numbers_of_sampling_are_checked(located: pg.APG, name: str, value: Any,
 
 
 @pytest.mark.parametrize("name", ["checkpoint_every", "report_every", "microbatch_size"])
-def test_zero_is_told_where_one_is_the_least(located: pg.APG, name: str) -> None:
+def test_zero_is_refused_where_one_is_the_minimum(located: pg.APG, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
         located.fit(KEY, INSTANCES, **{"num_steps": 1, name: 0})
 
 
-def test_integers_of_numpy_become_integers_of_python(located: pg.APG) -> None:
+def test_numpy_integers_become_python_integers(located: pg.APG) -> None:
     assert type(whole_number("n", np.int64(3), 1)) is int
     found = located.sample(KEY, INSTANCES, num_sweeps=np.int64(1), num_particles=np.uint8(3), num_populations=np.int32(1))
     np.testing.assert_array_equal(found.log_joint, sampled(KEY, located, None))
 
 
-# The rest ---------------------------------------------------------------------------------------------------------------
+# Instances and optimisers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("instances", [None, 3, lambda key: None])
-def test_instances_of_no_known_form_are_told(located: pg.APG, instances: Any) -> None:
+def test_instances_of_an_unknown_form_are_refused(located: pg.APG, instances: Any) -> None:
     message = "simulator must return a dict" if callable(instances) else "instances must be a list of dicts"
     with pytest.raises(ValueError, match=message):
         located.fit(KEY, instances, num_steps=1)
@@ -135,6 +135,6 @@ def test_instances_of_no_known_form_are_told(located: pg.APG, instances: Any) ->
 
 
 @pytest.mark.parametrize("optimiser", ["adam", optax.adam])
-def test_an_optimiser_that_is_none_is_told(located: pg.APG, optimiser: Any) -> None:
-    with pytest.raises(ValueError, match=r"optimiser must be one of optax, such as optax.adam\(1e-3\), not"):
+def test_an_optimiser_that_is_not_from_optax_is_refused(located: pg.APG, optimiser: Any) -> None:
+    with pytest.raises(ValueError, match=r"optimiser must be an Optax one such as optax.adam\(1e-3\), not"):
         located.fit(KEY, INSTANCES, num_steps=1, optimiser=optimiser)

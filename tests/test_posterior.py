@@ -1,4 +1,4 @@
-"""Posteriors against numpy: samples without padding in the user's order, evidence, summaries, ArviZ."""
+"""Posteriors against NumPy: samples without padding in the user's order, evidence, summaries, ArviZ."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def model(x: jax.Array) -> None:
 
 
 class Numbers:
-    """Random numbers for every instance, as a run would have left them."""
+    """Random results for every instance, in the form that a run returns."""
 
     def __init__(self, num_populations: int = NUM_POPULATIONS, num_particles: int = NUM_PARTICLES) -> None:
         generator = np.random.default_rng(0)
@@ -86,7 +86,7 @@ class Numbers:
 
 
 def lengthened(array: np.ndarray, size: int) -> np.ndarray:
-    """The axis of points, the third, padded to a size."""
+    """An array whose axis of points, the third, is padded to a size."""
     return np.pad(array, [(0, size - array.shape[2] if axis == 2 else 0) for axis in range(array.ndim)])
 
 
@@ -129,7 +129,7 @@ def test_weights_sum_to_one_in_each_population(numbers: Numbers) -> None:
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
 
 
-def test_evidence_is_averaged_over_populations_and_their_spread_is_its_error(numbers: Numbers) -> None:
+def test_evidence_is_averaged_over_populations_and_its_error_is_their_spread(numbers: Numbers) -> None:
     posterior = numbers.posterior()
     evidence = np.exp(numbers.log_evidence[..., -1])
     np.testing.assert_allclose(posterior.log_evidence, np.log(evidence.mean(axis=1)), rtol=1e-5)
@@ -170,7 +170,7 @@ def test_resampled_posterior_has_equal_weights_and_copies_in_proportion(numbers:
     np.testing.assert_array_equal(np.sort(again[1]["a"]), np.sort(equal[1]["a"]))
 
 
-def test_the_first_particle_of_a_resampled_population_is_a_draw_by_the_weights() -> None:
+def test_the_first_particle_of_a_resampled_population_is_drawn_in_proportion_to_the_weights() -> None:
     numbers = Numbers(num_populations=2000)
     numbers.a[:], numbers.log_weights[:] = np.arange(NUM_PARTICLES), numbers.log_weights[0, 0]
     posterior = numbers.posterior()
@@ -220,7 +220,7 @@ def test_summary_ignores_a_population_without_weight(numbers: Numbers) -> None:
 
 
 @pytest.mark.parametrize("use", ["log_evidence_error", "summary", "to_arviz"])
-def test_an_instance_that_failed_does_not_keep_the_others_from_being_read(numbers: Numbers, use: str) -> None:
+def test_a_failed_instance_does_not_prevent_reading_the_others(numbers: Numbers, use: str) -> None:
     numbers.log_weights[2] = numbers.log_evidence[2] = -np.inf
     numbers.degenerate[2] = True
     posterior = numbers.posterior()
@@ -266,7 +266,7 @@ def test_arviz_takes_more_populations_than_particles() -> None:
 # Real runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_extended_run_continues_the_first_to_rounding() -> None:
+def test_an_extended_run_continues_the_first_up_to_rounding() -> None:
     apg, key, instances = located_sampler(), jax.random.key(1), {"x": np.array([[0.3, 1.0], [-2.0, 0.1]])}
     budget = {"num_particles": 3, "num_populations": 2}
     short = apg.sample(key, instances, num_sweeps=1, **budget)
@@ -282,7 +282,7 @@ def test_extended_run_continues_the_first_to_rounding() -> None:
 
 
 def impossible(x: jax.Array) -> None:
-    """Data beyond 5 have density zero whatever the latent."""
+    """Data above 5 have density zero for every value of the latent."""
     a = numpyro.sample("a", dist.Normal(0.0, 1.0))
     with numpyro.plate("points", x.shape[0]):
         numpyro.sample("x", dist.Normal(a, 1.0), obs=x)

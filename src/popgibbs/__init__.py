@@ -1,4 +1,34 @@
-"""Amortized population Gibbs samplers with neural sufficient statistics, for any NumPyro model."""
+"""Amortized population Gibbs samplers with neural sufficient statistics, for any NumPyro model.
+
+The examples in this reference share the names defined here: the mean `mu` of four observations, a proposal with one
+trainable number, a sampler, two instances of data and their posterior.
+
+Examples:
+    >>> import equinox as eqx, jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, optax
+    >>> import popgibbs as pg
+    >>> key = jax.random.key(0)
+    >>> instances = [{"x": np.array([0.1, 0.5, 1.2, 0.9])}, {"x": np.array([-1.0, -0.4, -0.7, 0.2])}]
+
+    >>> def model(x):
+    ...     mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    ...     with numpyro.plate("points", x.shape[0]):
+    ...         numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+
+    >>> class Location(eqx.Module):
+    ...     log_scale: jax.Array = eqx.field(default=0.0, converter=jnp.asarray)
+    ...
+    ...     def __call__(self, data, latents, model):
+    ...         observed = data.mask["points"]
+    ...         precision = 1.0 + observed.sum()
+    ...         mean = jnp.where(observed, data["x"], 0.0).sum() / precision
+    ...         numpyro.sample("mu", dist.Normal(mean, jnp.exp(self.log_scale) / jnp.sqrt(precision)))
+
+    >>> blocks = [pg.Block("mu", proposal=Location())]
+    >>> sampler = pg.APG(model, data={"x": "points"}, blocks=blocks, example=instances[0])
+    >>> posterior = sampler.sample(key, instances, num_sweeps=2, num_particles=4)
+    >>> posterior
+    Posterior(2 instances × 1 populations × 4 particles, 2 sweeps, blocks [mu])
+"""
 
 from popgibbs import distributions, statistics
 from popgibbs.apg import APG, Fit
@@ -9,7 +39,6 @@ from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
 from popgibbs.posterior import Posterior
 from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Prior
 from popgibbs.smc import Block, SequenceBlock, multinomial, residual, stratified, systematic
-from popgibbs.statistics import families
 from popgibbs.training import CheckpointError, Interrupted, Tempering
 
 __version__ = "0.1.0"
@@ -40,7 +69,6 @@ __all__ = [
     "with_prior_proposals",
     "compare",
     "distributions",
-    "families",
     "hmc_rws",
     "multinomial",
     "residual",

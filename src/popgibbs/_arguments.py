@@ -1,4 +1,4 @@
-"""Arguments as users pass them: whole numbers and random keys, or one sentence about what is wrong with them."""
+"""Checks of users' arguments: whole numbers and random keys, with errors in one sentence."""
 
 from numbers import Integral
 from typing import Any
@@ -10,7 +10,7 @@ from popgibbs._typing import PRNGKey
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """A count as a Python integer, because JAX would trace one of NumPy instead of compiling it in."""
+    """A count as a Python integer; JAX would trace a NumPy integer instead of treating it as static."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"{name}={value!r} must be a whole number")
     if least is not None and value < least:
@@ -19,7 +19,7 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
 
 
 def as_key(key: Any) -> PRNGKey:
-    """One typed random key; a legacy `jax.random.PRNGKey(0)` is the typed key of the same numbers."""
+    """One typed random key; a legacy `jax.random.PRNGKey(0)` becomes the typed key with the same numbers."""
     if not (hasattr(key, "dtype") and hasattr(key, "shape")):
         raise ValueError(f"the key must be a random key such as jax.random.key(0), not {_shortened(key)}")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes of files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,9 +7,9 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A place beside a file to write it to, moved there at the end; a failure leaves an older file as it was.
+    """A temporary path next to a file, which replaces the file at the end; a failure leaves an older file unchanged.
 
-    It ends like the file, because writers of figures go by the ending.
+    It has the file's suffix, because figure writers choose their format by it.
     """
     partial = path.with_name(f"partial-{path.name}")
     try:

@@ -1,4 +1,4 @@
-"""Names for the arrays and the callables that travel between the layers."""
+"""Types that several layers share."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -6,24 +6,24 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 Values: TypeAlias = dict[str, Any]
-"""Arrays by name, of JAX on the device or of NumPy on the host: values of sites, or the arrays of an instance."""
+"""JAX or NumPy arrays by name: values of sites, or the arrays of an instance."""
 
 LogProbs: TypeAlias = dict[str, Array]
-"""Unsummed log-probabilities of sites, by site name: one number for each plate element."""
+"""Unsummed log-probabilities by site name: one number per plate element."""
 
 Weights: TypeAlias = Float[Array, " particle"]
 Ancestors: TypeAlias = Int[Array, " particle"]
 PRNGKey: TypeAlias = Key[Array, ""]
 KeyLike: TypeAlias = PRNGKey | UInt32[Array, " words"]
-"""A random key as users pass it: of `jax.random.key`, or a legacy one of `jax.random.PRNGKey`."""
+"""A random key as users pass it, from `jax.random.key` or the legacy `jax.random.PRNGKey`."""
 Elements: TypeAlias = Float[Array, " element"]
 Mask: TypeAlias = Bool[Array, " element"]
 
 Model: TypeAlias = Callable[..., Any]
-"""A NumPyro program of one instance and one particle, called with the instance's arrays by keyword."""
+"""A NumPyro program for one instance and one particle, called with the instance's arrays by keyword."""
 
 UpdateModel: TypeAlias = Literal["every_block", "every_sweep"]
-"""When a model with weights learns: at the initial step and after every block, or after the last block of every sweep."""
+"""When θ gets a gradient: at the initial step and after every block, or after the last block of every sweep."""
 
 Instance: TypeAlias = Mapping[str, Any]
 """The arrays of one instance by the model's argument names."""
@@ -38,8 +38,8 @@ Resampler: TypeAlias = Callable[[PRNGKey, Weights], Ancestors]
 class Proposal(Protocol):
     """A NumPyro program that samples exactly the sites of its block.
 
-    It sees the instance, the latents of the *other* blocks, and the model with its gradient stopped. It may have a
-    method `initial` with the same arguments, for the first draw, when only the latents of earlier blocks exist.
+    It sees the instance, the latents of the *other* blocks, and the model with its gradient stopped. An optional method
+    `initial` with the same arguments makes the first draw, when only the latents of earlier blocks exist.
     """
 
     def __call__(self, data: Any, latents: Values, model: Model) -> Any: ...
@@ -47,6 +47,6 @@ class Proposal(Protocol):
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Receives the numbers of a training step, by name."""
+    """A function that is called with the metrics of a training step, by name."""
 
     def __call__(self, step: int, metrics: Mapping[str, Any]) -> None: ...

@@ -1,4 +1,4 @@
-"""`APG`: the parts put together for users."""
+"""`APG`, the sampler that users build, train, run and save."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -34,18 +34,36 @@ from popgibbs.training import (
     training_progress,
 )
 
-SAMPLE_BATCH = 100  # instances that are sampled at once by default: large enough for speed, small enough for memory
+SAMPLE_BATCH = 100  # default number of instances sampled at once: large enough for speed, small enough for memory
 
 
 class APG:
-    """An amortized population Gibbs sampler for a NumPyro model.
+    """An amortized population Gibbs sampler for a NumPyro model (Algorithm 2 of Wu et al. 2020).
 
-    `data` declares the axes of the model's arguments, `{"x": "points"}`: the leading axis of `x` is the plate `points`
-    (a tuple names more axes, None leaves one out). The model, the blocks and the data are checked against each other
-    when the sampler meets its first instance: at once if you pass an `example`, else in `fit` or `sample`.
+    The model, the blocks and the data are checked against each other on the first instance that the sampler sees: at
+    construction if you pass an `example`, otherwise in `fit` or `sample`.
 
-    `initial` is another sampler of the same model whose initial proposals draw the first particles; blocks then need
-    none.
+    Args:
+        model: A NumPyro program for one instance and one particle, called with the instance's arrays by keyword. If it
+            is an `eqx.Module`, `fit` trains its floating-point arrays too.
+        data: The axes of the model's arguments. `{"x": "points"}` says that the leading axis of `x` is the plate
+            `points`; a tuple names several axes, with None for an axis that is not a plate.
+        blocks: The blocks of one sweep, in order. Together they cover every latent site.
+        example: An instance to check the sampler against now.
+        initial: Another sampler of the same model whose initial proposals draw the first particles.
+        resample: Maps a key and the log-weights of a population to the index of each new particle's ancestor:
+            `systematic`, `stratified`, `residual` or `multinomial`.
+        ess_threshold: Before each block, resample a population whose effective sample size is below this fraction of
+            its particles. The default, 1, resamples unless all weights are equal, as the paper does.
+
+    Raises:
+        ValueError: The model, the blocks and the example do not fit together; the message names the site and the block.
+
+    Examples:
+        >>> blocks = [pg.Block("mu", proposal=Location(), move=pg.Metropolis())]
+        >>> sampler = pg.APG(model, data={"x": "points"}, blocks=blocks, example=instances[0])
+        >>> sampler.blocks[0].name
+        'mu'
     """
 
     def __init__(
@@ -70,8 +88,25 @@ class APG:
             self.check(example)
 
     def check(self, example: Any) -> BuiltSampler:
-        """Check the sampler against an example instance, once."""
-        with TRACING:  # threads that meet the sampler at once build it once
+        """Check the sampler against an example instance, unless that has been done.
+
+        Args:
+            example: An instance: a dict of arrays by argument name, or a bare array if `data` declares one argument.
+
+        Returns:
+            The checked sampler, which is also available as `built`.
+
+        Raises:
+            ValueError: The model, the blocks and the example do not fit together.
+
+        Examples:
+            >>> later = pg.APG(model, data={"x": "points"}, blocks=[pg.Block("tau", proposal=Location())])
+            >>> later.check(instances[0])
+            Traceback (most recent call last):
+            ...
+            ValueError: block 'tau' names the site 'tau', which the model does not have; its latent sites are ['mu']
+        """
+        with TRACING:  # threads that use the sampler at the same time build it once
             if self._built is None:
                 self._built = self._build(example)
         return self._built
@@ -83,10 +118,10 @@ class APG:
         return build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
 
     def _check_padding(self, sampler: BuiltSampler, is_padded: bool, instances: Sequence[Values]) -> None:
-        """Refuse to pad where that would change a number."""
+        """Raise if padding would change a result."""
         if not is_padded:
             return
-        if sampler.small_example:  # on few elements padding may change nothing that it changes on more
+        if sampler.small_example:  # too few elements to show every effect of padding
             with TRACING:
                 sampler = self._build(largest(instances, self.axes))
         if sampler.cannot_pad:
@@ -94,13 +129,30 @@ class APG:
 
     @property
     def built(self) -> BuiltSampler:
-        """The checked sampler; it exists after `check`, `fit` or `sample`."""
+        """The checked sampler, which exists after `check`, `fit` or `sample`.
+
+        Raises:
+            ValueError: The sampler has not seen an instance.
+        """
         if self._built is None:
-            raise ValueError("this sampler has not met an instance; call check(example), fit or sample first")
+            raise ValueError("this sampler has not seen an instance; call check(example), fit or sample first")
         return self._built
 
     def with_blocks(self, blocks: Sequence[Block], initial: "APG | None" = None) -> "APG":
-        """Another sampler of the same model and data."""
+        """A sampler of the same model and data with other blocks.
+
+        Args:
+            blocks: The blocks of the new sampler.
+            initial: The sampler that draws its first particles, if its own blocks do not.
+
+        Returns:
+            The new sampler, which has not been checked.
+
+        Examples:
+            >>> other = sampler.with_blocks([pg.Block("mu", move=pg.HMC(step_size=0.1))], initial=sampler)
+            >>> other.blocks[0].move.num_steps
+            10
+        """
         return APG(
             self.model,
             data=dict(self.axes),
@@ -111,7 +163,7 @@ class APG:
         )
 
     def like(self, built: BuiltSampler) -> "APG":
-        """This sampler with other arrays."""
+        """This sampler with the arrays of a built one."""
         new = self.with_blocks(built.blocks, self.initial)
         new.model, new._built = built.model, built
         return new
@@ -139,21 +191,55 @@ class APG:
         on_checkpoint: Callable[[int, "APG"], None] | None = None,
         progress: bool = True,
     ) -> "Fit":
-        """Train the proposals, and the model if it has arrays, on instances or on a simulator `key -> instance`.
+        """Train the proposals, and the model if it has arrays, by the gradients of Algorithm 2.
 
-        `tempering` starts with a flattened likelihood, for models whose weights collapse from a cold start.
-        `update_model` says when the model does: at the initial step and after all `"blocks"`, as in the paper, or at the
-        end of all `"sweeps"`, when everything has been updated.
-        `microbatch_size` is how many instances of its part of the batch a device works on at a time: fewer need less
-        memory, and where instances are large they can be faster.
-        `checkpoints` names a directory, for this run alone; with `resume` the run there continues bit for bit, from its
-        newest checkpoint that can be read or from that of `step`, with the same arguments except `num_steps`, which may
-        grow. The first SIGINT or SIGTERM saves after the current step and stops the run with `Interrupted`, the second
-        ends it at once. `on_checkpoint` is called with the step and the sampler after every regular checkpoint.
+        At the initial step and after every block, with samples and weights as constants,
+
+            φ gets −Σ_l w̄_l ∇ log q_φ(z'_b | x, z_-b),        θ gets −Σ_l w̄_l ∇ log p_θ(x, z'),
+
+        summed over blocks and sweeps and averaged over the instances of a batch.
+
+        Args:
+            key: A random key. With the same key and arguments, training gives the same result.
+            instances: A list of dicts of arrays, a dict of arrays stacked over instances, a list of arrays if `data`
+                declares one argument, or a simulator `key -> dict of arrays`.
+            num_steps: The number of gradient steps; a resumed run continues up to this number.
+            num_sweeps: Sweeps after the initial proposal; 0 is reweighted wake-sleep. The paper's K is `num_sweeps + 1`.
+            num_particles: Particles per instance.
+            batch_size: Instances per step.
+            optimiser: An Optax transformation; by default `optax.adam(1e-3)`.
+            tempering: Starts with a flattened likelihood, for models whose weights collapse before training.
+            update_model: When θ gets a gradient: at the initial step and after `"every_block"`, as in the paper, or
+                only after the last block of `"every_sweep"`.
+            microbatch_size: Instances that a device works on at a time, by default its whole part of the batch. Fewer
+                need less memory, and can be faster where instances are large.
+            checkpoints: A directory for the checkpoints of this run alone.
+            checkpoint_every: Steps between checkpoints.
+            resume: Continue the run in `checkpoints`, bit for bit, from its newest readable checkpoint. All arguments
+                must be those of that run, except `num_steps`, which may grow, and `microbatch_size`.
+            step: Resume from the checkpoint of this step instead.
+            configuration: Values to save with the checkpoints, as JSON.
+            report_every: Steps between reports to `trackers` and to the history.
+            trackers: Functions that are called with the step and a dict of its metrics.
+            on_checkpoint: A function that is called with the step and the sampler after every regular checkpoint.
+            progress: Whether to show a progress bar on standard error.
+
+        Returns:
+            The trained sampler and the history of its metrics. This sampler is unchanged.
 
         Raises:
-            ValueError: an argument is out of range, or not that of the run which is resumed.
-            CheckpointError: the directory cannot be written or read, or another process trains there.
+            ValueError: An argument is out of range, or differs from that of the resumed run.
+            CheckpointError: The directory cannot be read or written, or another process trains in it.
+            Interrupted: With `checkpoints`, the first SIGINT or SIGTERM stops the run after it has saved the current
+                step; a second one stops it at once, without saving.
+            FloatingPointError: No first draw of a batch has a finite log-probability, or gradients have not been finite
+                for 100 steps; the message names the site or the block.
+
+        Examples:
+            >>> small = dict(num_sweeps=1, num_particles=4, batch_size=2)
+            >>> fit = sampler.fit(key, instances, num_steps=2, optimiser=optax.adam(1e-2), progress=False, **small)
+            >>> fit.history.steps
+            [2]
         """
         key = as_key(key)
         num_steps = whole_number("num_steps", num_steps, 1)
@@ -161,13 +247,13 @@ class APG:
         report_every = whole_number("report_every", report_every, 1)
         optimiser = optax.adam(1e-3) if optimiser is None else optimiser
         if not isinstance(optimiser, optax.GradientTransformation):
-            raise ValueError(f"optimiser must be one of optax, such as optax.adam(1e-3), not {type(optimiser).__name__}")
+            raise ValueError(f"optimiser must be an Optax one such as optax.adam(1e-3), not {type(optimiser).__name__}")
         if checkpoints is None and (on_checkpoint is not None or resume):
             needing = "resume" if resume else "on_checkpoint"
             raise ValueError(f"{needing} needs a directory for checkpoints")
         step = None if step is None else whole_number("step", step, 0)
         if step is not None and not resume:
-            raise ValueError(f"step={step} is for a run that is resumed; add resume=True")
+            raise ValueError(f"step={step} applies only to a resumed run; add resume=True")
         budget = Budget(
             num_particles=whole_number("num_particles", num_particles),
             num_sweeps=whole_number("num_sweeps", num_sweeps),
@@ -181,8 +267,8 @@ class APG:
         with ExitStack() as stack:
             saved = None
             if checkpoints is not None:
-                told = "a simulator" if callable(instances) else _told(listed)
-                run = made_with(key, told, budget, optimiser, tempering)
+                identity = "a simulator" if callable(instances) else _identity(listed)
+                run = made_with(key, identity, budget, optimiser, tempering)
                 saved = Checkpoints(checkpoints, configuration, run)
                 stack.callback(saved.close)
                 if saved.latest is not None and not resume:
@@ -210,7 +296,7 @@ class APG:
         return Fit(self.like(trained), history)
 
     def _source(self, key: PRNGKey, instances: Any) -> tuple[Source, list[Values]]:
-        """Where batches come from, and its instances, or one of them if they are simulated."""
+        """The source of batches, and its instances, or one instance if they are simulated."""
         if callable(instances):
 
             def simulator(key: PRNGKey) -> Any:
@@ -235,10 +321,32 @@ class APG:
         batch_size: int = SAMPLE_BATCH,
         progress: bool = False,
     ) -> Posterior:
-        """Posterior samples of each instance; `num_sweeps=0` is importance sampling by the initial proposal.
+        """Draw weighted posterior samples for each instance (Algorithm 2 without its gradients).
 
-        Results depend on the key and an instance's index. The batch size, the padded size and the number of devices
-        change them by rounding only.
+        Results depend on the key and on the index of an instance. Batch size, padding and the number of devices change
+        them by rounding only.
+
+        Args:
+            key: A random key.
+            instances: A list of dicts of arrays, a dict of arrays stacked over instances, or a list of arrays if `data`
+                declares one argument. Sizes of declared plates may differ between instances.
+            num_sweeps: Sweeps after the initial proposal; 0 is importance sampling. The paper's K is `num_sweeps + 1`.
+            num_particles: Particles per population.
+            num_populations: Independent populations per instance. Two or more give errors of the evidence.
+            batch_size: Instances sampled at once.
+            progress: Whether to show a progress bar on standard error.
+
+        Returns:
+            Weighted samples, evidence and diagnostics of every instance, in the given order.
+
+        Raises:
+            ValueError: An argument is out of range, an instance does not fit the model, or instances have several sizes
+                and the model or a proposal would change with padding.
+
+        Examples:
+            >>> posterior = sampler.sample(key, instances, num_sweeps=2, num_particles=4, num_populations=3)
+            >>> posterior[0]["mu"].shape
+            (3, 4)
         """
         key = as_key(key)
         num_sweeps = whole_number("num_sweeps", num_sweeps, 0)
@@ -259,18 +367,40 @@ class APG:
         return posterior
 
     def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:
-        """Write the sampler's arrays, without a training state; the newest of a directory is what `load` reads."""
+        """Write the sampler's arrays, without a training state, as the newest checkpoint of a directory.
+
+        Args:
+            directory: The directory, which is created if it does not exist.
+            configuration: Values to save with the arrays, as JSON.
+
+        Raises:
+            CheckpointError: The directory cannot be written, or another process writes to it.
+
+        Examples:
+            >>> sampler.save("run")
+            >>> sampler.load("run").blocks[0].proposal.log_scale
+            Array(0., dtype=float32)
+        """
         with closing(Checkpoints(directory, configuration)) as checkpoints:
             step = 0 if checkpoints.latest is None else checkpoints.latest + 1
             checkpoints.save(step, {SAMPLER: eqx.filter(self.built, eqx.is_inexact_array)})
 
     def load(self, directory: str | Path, step: int | None = None) -> "APG":
-        """This sampler with the arrays of a checkpoint in a directory, of a run or of `save`.
+        """This sampler with the arrays of a checkpoint that `fit` or `save` wrote.
 
-        That is the newest, or the one before with a warning if the newest is damaged; `step` chooses one.
+        Args:
+            directory: The directory of the checkpoints.
+            step: The step to read. By default it is the newest, or the one before with a warning if that is damaged.
+
+        Returns:
+            A sampler with the same model and blocks as this one, which must have been checked against an example.
 
         Raises:
-            CheckpointError: there is none, it is damaged, or it is of another sampler.
+            CheckpointError: There is no checkpoint, it is damaged, or it belongs to a different sampler.
+
+        Examples:
+            >>> sampler.save("saved")
+            >>> restored = sampler.load("saved")
         """
         arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
         found = read(directory, step)
@@ -278,14 +408,27 @@ class APG:
         return self.like(eqx.combine(restored, static))
 
 
-def _told(instances: Sequence[Values]) -> str:
+def _identity(instances: Sequence[Values]) -> str:
     """A text that differs between sets of instances."""
     return f"{len(instances)} with SHA-256 {digest_of(jax.device_get(to_names(instances)))[:16]}"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A trained sampler and the numbers of its training."""
+    """The result of `APG.fit`: a trained sampler and the history of its training.
+
+    Attributes:
+        sampler: The trained sampler.
+        history: The metrics of the reported steps: `history.steps`, and an array over these steps for each name, such as
+            `history["log_joint"]`, or `history["loss"]` with axes (step, block).
+
+    Examples:
+        >>> small = dict(num_sweeps=1, num_particles=4, batch_size=2)
+        >>> fit = sampler.fit(key, instances, num_steps=2, report_every=1, progress=False, **small)
+        >>> fit.history["log_joint"].shape, fit.history["loss"].shape
+        ((2,), (2, 1))
+        >>> posterior = fit.sampler.sample(key, instances, num_sweeps=2, num_particles=4)
+    """
 
     sampler: APG
     history: History

@@ -29,11 +29,16 @@ class Part:
 
 
 class Posterior:
-    """Weighted samples of every instance, in the order in which the instances were given.
+    """Weighted samples, evidence and diagnostics of every instance, as `APG.sample` returns them.
 
-    `posterior[i]` is a dict of one instance's samples, each with axes (population, particle, ...). Numbers over all
-    instances have axes (instance, population, ...), then sweep and block where they have them; sweep 0 is the initial
-    proposal.
+    `posterior[i]` is a dict of the samples of instance i by site name, each with axes (population, particle, ...) and
+    without padding. Arrays over all instances have axes (instance, population, ...), then sweep and block where they
+    apply; sweep 0 is the initial proposal.
+
+    Examples:
+        >>> len(posterior), posterior[0]["mu"].shape, posterior.weights.shape
+        (2, (1, 4), (2, 1, 4))
+        >>> mean = np.sum(posterior.weights[0] * posterior[0]["mu"])
     """
 
     def __init__(self, runner: Runner, parts: Sequence[Part]):
@@ -83,29 +88,36 @@ class Posterior:
 
     @property
     def blocks(self) -> list[str]:
+        """The names of the blocks, in the order of a sweep."""
         return [block.name for block in self._runner.sampler.blocks]
 
     @property
     def num_particles(self) -> int:
+        """Particles per population."""
         return self._runner.num_particles
 
     @property
     def num_populations(self) -> int:
+        """Independent populations per instance."""
         return self._runner.num_populations
 
     @property
     def num_sweeps(self) -> int:
+        """Sweeps so far, without the initial proposal; the paper's K is one more."""
         return self._parts[0].info.mean_log_joint.shape[0] - 1
 
     @property
     def weights(self) -> np.ndarray:
-        """Normalised weights, (instance, population, particle)."""
+        """Normalised weights w̄ with axes (instance, population, particle); each population sums to one.
+
+        All are zero where no particle has weight.
+        """
         log_weights = self._population("log_weights")
         return np.moveaxis(np.asarray(normalise(jnp.moveaxis(log_weights, -1, 0))), 0, -1)
 
     @property
     def log_joint(self) -> np.ndarray:
-        """log p(x, z) of every particle, (instance, population, particle)."""
+        """log p(x, z) of every particle, with axes (instance, population, particle)."""
 
         def of_part(part: Part) -> np.ndarray:
             factors = part.population.particles.log_probs.values()
@@ -115,62 +127,84 @@ class Posterior:
 
     @property
     def mean_log_joint(self) -> np.ndarray:
-        """Σ w̄ log p(x, z) after each sweep, before resampling, (instance, population, sweep)."""
+        """Σ_l w̄_l log p(x, z_l) after each sweep, before resampling, with axes (instance, population, sweep)."""
         return self._info("mean_log_joint")
 
     @property
     def log_evidence(self) -> np.ndarray:
-        """The log of the mean evidence estimate over populations, (instance,)."""
+        """Estimate of log p(x) with axis (instance,): the log of the mean evidence over populations.
+
+        The evidence of a population is the product, over resamplings, of the mean weight. It is unbiased for p(x).
+
+        Examples:
+            >>> posterior.log_evidence.shape
+            (2,)
+        """
         return combined_log_evidence(self.log_evidence_by_sweep[..., -1])
 
     @property
     def log_evidence_error(self) -> np.ndarray:
-        """Its standard error by the spread over populations, (instance,); NaN for a single population."""
+        """Standard error of `log_evidence` with axis (instance,), from the spread over populations.
+
+        NaN for a single population.
+        """
         return log_evidence_error(self.log_evidence_by_sweep[..., -1])
 
     @property
     def log_evidence_by_sweep(self) -> np.ndarray:
-        """(instance, population, sweep)."""
+        """Log evidence of each population after each sweep, with axes (instance, population, sweep)."""
         return self._info("log_evidence")
 
     @property
     def ess(self) -> np.ndarray:
-        """Effective sample size after each block, (instance, population, sweep, block).
+        """Effective sample size (Σw)² / Σw² after each block, with axes (instance, population, sweep, block).
 
         It measures the block's proposal, not the posterior: good conditionals keep it high even in a wrong mode.
+
+        Examples:
+            >>> posterior.ess.shape
+            (2, 1, 3, 1)
         """
         return self._info("ess")
 
     @property
     def acceptance(self) -> np.ndarray:
-        """The fraction of proposals taken, (instance, population, sweep, block); 1 where every proposal is weighed."""
+        """Fraction of proposals accepted, with axes (instance, population, sweep, block); 1 under `Reweight`."""
         return self._info("acceptance")
 
     @property
     def num_ancestors(self) -> np.ndarray:
-        """How many initial particles still have descendants, (instance, population, sweep)."""
+        """Number of initial particles that still have descendants, with axes (instance, population, sweep)."""
         return self._info("num_ancestors")
 
     @property
     def degenerate(self) -> np.ndarray:
-        """Whether weights ever failed (all zero, or not a number), (instance,). Do not trust these instances."""
+        """Whether the weights of an instance were ever all zero or NaN, with axis (instance,).
+
+        Do not trust the samples of such an instance.
+        """
         return np.any(self._population("degenerate"), axis=1)
 
     @property
     def impossible(self) -> np.ndarray:
-        """Whether a weighed proposal was impossible under the model, (instance, population, sweep, block).
+        """Whether `Reweight` took a proposal of weight zero, with axes (instance, population, sweep, block).
 
-        Then E[v] < 1: the evidence comes out too low and the samples are biased. Use `Metropolis()` for the block.
+        The proposal is then impossible under the model, or cannot be reversed, so E[v] < 1: the evidence is too low and
+        the samples are biased. Use `Metropolis()` for the block.
         """
         return self._info("impossible")
 
     @property
     def biased_blocks(self) -> list[str]:
-        """Blocks of which a weighed proposal was impossible under the model."""
+        """Names of the blocks with a proposal that was `impossible`."""
         return [label for i, label in enumerate(self.blocks) if self.impossible[..., i].any()]
 
     def warn(self) -> None:
-        """Say what makes these samples wrong, if anything does."""
+        """Warn about biased blocks and degenerate instances; `APG.sample` and `extend` call this.
+
+        Examples:
+            >>> posterior.warn()
+        """
         for label in self.biased_blocks:
             warnings.warn(
                 f"block '{label}': a weighed proposal had probability zero under the model, or could not have been "
@@ -193,11 +227,26 @@ class Posterior:
 
     @property
     def weak_blocks(self) -> list[str]:
-        """Blocks whose proposals keep less than 30% of the particles effective in the last sweep."""
+        """Names of the blocks whose mean effective sample size in the last sweep is below 30% of the particles.
+
+        Each name is followed by its percentage.
+        """
         return weak_blocks(self.ess, self.blocks, self.num_particles)
 
     def extend(self, key: KeyLike, num_sweeps: int) -> "Posterior":
-        """More sweeps of the same populations. With the key of the first run it continues that run, to rounding."""
+        """Run more sweeps of the same populations.
+
+        Args:
+            key: A random key. With the key of the first run, the result is that of a longer run, up to rounding.
+            num_sweeps: The number of additional sweeps.
+
+        Returns:
+            The posterior after all sweeps, with the diagnostics of all of them.
+
+        Examples:
+            >>> posterior.extend(key, num_sweeps=1).num_sweeps
+            3
+        """
         key, num_sweeps = as_key(key), whole_number("num_sweeps", num_sweeps, 1)
         parts = []
         for part in self._parts:
@@ -211,9 +260,17 @@ class Posterior:
         return extended
 
     def resampled(self, key: KeyLike) -> "Posterior":
-        """The same posterior with equal weights: each population resampled once, in random order.
+        """The posterior with equal weights: each population is resampled once and put into random order.
 
-        So the particle at any place is a draw by the weights.
+        Args:
+            key: A random key.
+
+        Returns:
+            A posterior in which every particle, taken alone, is a draw in proportion to the weights.
+
+        Examples:
+            >>> posterior.resampled(key).weights[0]
+            array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
         """
         key = as_key(key)
         parts = []
@@ -225,17 +282,27 @@ class Posterior:
         return Posterior(self._runner, parts)
 
     def summary(self, instance: int | None = None) -> pd.DataFrame:
-        """Weighted mean, standard deviation and quantiles of every latent number, a row each.
+        """Weighted mean, standard deviation and quantiles of every latent number.
 
-        Labels of exchangeable components may differ between particles; means over such sites then mean little. Discrete
-        sites show their most probable value and its probability.
+        Discrete sites have their most probable value and its probability instead. Labels of exchangeable components may
+        differ between particles, in which case means over components say little.
+
+        Args:
+            instance: The instance to summarise; by default all.
+
+        Returns:
+            A data frame with one row per latent number, indexed by instance and site.
+
+        Examples:
+            >>> list(posterior.summary(0).columns)
+            ['mean', 'sd', 'q5', 'median', 'q95']
         """
         chosen = range(len(self)) if instance is None else [instance]
         weights = self.weights
         rows = []
         for i in chosen:
             flat_weights = weights[i].reshape(-1)
-            if not flat_weights.any():  # an instance that failed is summarised by its particles as they are
+            if not flat_weights.any():  # where weights failed, all particles count alike
                 flat_weights = np.ones_like(flat_weights)
             flat_weights = flat_weights / flat_weights.sum()
             for name, samples in self[i].items():
@@ -246,11 +313,22 @@ class Posterior:
         return pd.DataFrame(rows).set_index(["instance", "site"])
 
     def to_arviz(self, key: KeyLike | None = None) -> Any:
-        """ArviZ `InferenceData` of the resampled draws: chain = population, draw = particle, then the instance.
+        """The resampled draws as ArviZ `InferenceData`, with dimensions (chain, draw, instance, ...).
 
-        Ragged sites are filled up with NaN, or −1 where discrete; `constant_data` holds the sizes of ragged plates.
+        A chain is a population and a draw is a particle. Sites whose sizes differ between instances are padded with NaN,
+        or with −1 if they are discrete; `constant_data` holds the sizes of declared plates and the log evidence.
+
+        Args:
+            key: A random key for `resampled`; by default `jax.random.key(0)`.
+
+        Returns:
+            An `arviz.InferenceData` with the groups `posterior`, `sample_stats` and `constant_data`.
+
+        Examples:
+            >>> dict(posterior.to_arviz().posterior["mu"].sizes)
+            {'chain': 1, 'draw': 4, 'instance': 2}
         """
-        with warnings.catch_warnings():  # ArviZ announces its next version once a day
+        with warnings.catch_warnings():  # ArviZ announces its next major version once per day
             warnings.simplefilter("ignore", FutureWarning)
             import arviz as az
 
@@ -272,7 +350,7 @@ class Posterior:
         coords = {"instance": np.arange(len(self))}
         for name, array in draws.items():
             dims[name] = ["instance", *(f"{name}_dim_{i}" for i in range(array.ndim - 3))]
-        with warnings.catch_warnings():  # more populations than particles is unusual for chains, not for us
+        with warnings.catch_warnings():  # ArviZ expects more draws than chains; populations may outnumber particles
             warnings.filterwarnings("ignore", "More chains", UserWarning)
             return az.from_dict(posterior=draws, sample_stats=statistics, constant_data=last, coords=coords, dims=dims)
 
@@ -288,7 +366,7 @@ class Posterior:
 @jax.vmap
 def _resample(key: PRNGKey, population: Population) -> Population:
     population = population.resample(key, systematic, below=1.0)
-    # Systematic resampling keeps the order: the first place would nearly always fall to the first particles.
+    # Systematic resampling keeps the order, so the first place would nearly always go to one of the first particles.
     order = jax.random.permutation(fold_in(key, 1), population.ancestors.shape[0])
     particles, log_weights, ancestors = jax.tree.map(
         lambda leaf: leaf[order], (population.particles, population.log_weights, population.ancestors)

@@ -1,4 +1,4 @@
-"""Errors when a sampler is built, about blocks and their proposals: each names the site, the block and the way out."""
+"""Errors about blocks and proposals when a sampler is built, which name the site, the block and the way out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +52,7 @@ def test_block_is_checked_when_written(monkeypatch: Any, make: Callable[[], pg.B
         ([TAU, MU, pg.Block("c", move=pg.HMC(step_size=0.1))], "block 'c': HMC has no continuous site to move"),
         (
             [TAU, pg.Block("mu", move=pg.HMC(step_size=0.1)), C],
-            r"block 'mu' moves \['mu'\] by HMC but nothing draws them first",
+            r"block 'mu' moves \['mu'\] by HMC, but nothing draws them first",
         ),
         ([pg.Block("tau", proposal=pg.Enumerated()), MU, C], r"block 'tau': Enumerated needs finite.*\['tau'\] are not"),
     ],
@@ -75,7 +75,7 @@ def test_prior_cannot_draw_a_site_before_its_parents() -> None:
     )
 
 
-def test_enumeration_needs_a_value_in_each_element_of_a_shared_plate() -> None:
+def test_enumeration_needs_one_value_per_element_of_a_shared_plate() -> None:
     def counted(x: jax.Array) -> None:
         with numpyro.plate("switches", 2):
             s = numpyro.sample("s", dist.Bernoulli(0.5))
@@ -83,7 +83,7 @@ def test_enumeration_needs_a_value_in_each_element_of_a_shared_plate() -> None:
             numpyro.sample("x", dist.Normal(s.sum(), 1.0), obs=x)
 
     refused(
-        r"block 's': Enumerated needs 's' to have one value in each element.*the shared plates are \[\]",
+        r"block 's': Enumerated needs 's' to have one value per element.*the shared plates are \[\]",
         counted,
         pg.Block("s", proposal=pg.Enumerated()),
     )
@@ -95,7 +95,7 @@ def test_enumeration_in_a_declared_plate_is_accepted() -> None:
 
 
 class Shared(eqx.Module):
-    """A proposal for one site with an array."""
+    """A proposal for one site that holds an array."""
 
     name: str = eqx.field(static=True)
     array: jax.Array
@@ -166,7 +166,7 @@ def that_raises(data: Any, latents: Any, model: Any) -> None:
     ],
     ids=["missing", "extra", "observes", "shape", "discrete", "first-draw", "misspelt", "param", "raises"],
 )
-def test_proposal_must_sample_what_its_block_says(proposal: Any, message: str) -> None:
+def test_proposal_must_sample_the_sites_of_its_block(proposal: Any, message: str) -> None:
     refused(f"block 'tau': its proposal.*{message}", model, pg.Block("tau", proposal=proposal), MU, C)
 
 
@@ -175,7 +175,7 @@ def test_proposal_must_treat_a_declared_plate_as_a_batch() -> None:
         return dist.Normal(jnp.zeros(size), 1.0).to_event(1)
 
     refused(
-        r"block 'z': its proposal's first draw gives 'z' the batch shape \(\); inside the declared plate 'points'",
+        r"block 'z': its proposal's first draw gives 'z' batch shape \(\); inside the declared plate 'points'",
         local,
         pg.Block("z", proposal=draws(z=joint)),
     )
@@ -203,7 +203,7 @@ def test_supports_must_agree(block: pg.Block, message: str) -> None:
 
 
 class Pooling(eqx.Module):
-    """A proposal that pools with the mask, or without it in one of its two draws."""
+    """A proposal that pools with the mask, or without it in its first draw or its updates."""
 
     careless: str = eqx.field(static=True)
 

@@ -1,4 +1,4 @@
-"""Errors when a sampler is built, about the model and its data: each names the site, the block and the way out."""
+"""Errors about the model and its data when a sampler is built, which name the site, the block and the way out."""
 
 from typing import Any
 
@@ -22,9 +22,9 @@ def test_a_sampler_that_meets_all_conditions_is_built() -> None:
     assert [partition.plates for partition in built.partitions] == [(), ("clusters",), ("points",)]
 
 
-def test_sampler_without_an_instance_says_so() -> None:
+def test_a_sampler_that_has_not_seen_an_instance_says_so() -> None:
     apg = pg.APG(single, data={"x": "points"}, blocks=[ONE])
-    with pytest.raises(ValueError, match="has not met an instance"):
+    with pytest.raises(ValueError, match="has not seen an instance"):
         _ = apg.built
 
 
@@ -84,7 +84,7 @@ def latent_outside_the_plate(x: jax.Array) -> None:
         (single, {"example": {**EXAMPLE, "y": 1.0}}, r"does not accept the data \['x', 'y'\].*'y'"),
         (single, {"example": {}, "data": {}}, r"does not accept the data \[\].*'x'"),
         (single, {"data": {"x": "cows"}}, r"declares an axis of 'x' as the plate 'cows'.*only the plates \['points'\]"),
-        (of_another_size, {}, "the plate 'points' has size 7 where 'x' has 5 elements"),
+        (of_another_size, {}, "the plate 'points' has size 7, but 'x' has 5 elements"),
         (single, {"ess_threshold": 1.5}, "ess_threshold=1.5 is a fraction"),
         (single, {"ess_threshold": -0.1}, "ess_threshold=-0.1 is a fraction"),
         (single, {"ess_threshold": float("nan")}, "ess_threshold=nan is a fraction"),
@@ -107,8 +107,8 @@ def test_site_that_changes_with_padding_is_named() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (outside_the_plate, "the observed site 'total' depends on 'x' but lies outside the plate 'points'"),
-        (latent_outside_the_plate, "the site 'mu' depends on 'x' but lies outside the plate 'points'"),
+        (outside_the_plate, "the observed site 'total' depends on 'x' but is outside the plate 'points'"),
+        (latent_outside_the_plate, "the site 'mu' depends on 'x' but is outside the plate 'points'"),
     ],
 )
 def test_sites_outside_the_plate_of_their_data_are_refused_where_instances_are_padded(model: Any, message: str) -> None:
@@ -123,7 +123,7 @@ def with_covariate(x: jax.Array, w: jax.Array) -> None:
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_an_array_whose_axis_is_not_declared_is_named(size: int) -> None:
-    """Whether the example is large enough for the checks or has to be padded for them."""
+    """This holds whether the example is large enough for the checks or has to be padded for them."""
     example = {"x": EXAMPLE["x"][:size], "w": np.ones(size, np.float32)}
     apg = build(with_covariate, ONE, example=example)
     assert apg.built.cannot_pad is not None
@@ -136,8 +136,8 @@ def centred_on_all(x: jax.Array) -> None:
         numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
 
-def test_an_instance_of_one_element_does_not_hide_what_padding_does() -> None:
-    """Of copies of one number the mean is the same, however many there are."""
+def test_an_example_of_one_element_does_not_hide_effects_of_padding() -> None:
+    """The mean of copies of one number does not depend on their number."""
     block = pg.Block("z", proposal=pg.Prior(), move=pg.Metropolis())
     apg = build(centred_on_all, block, example={"x": np.ones(1, np.float32)})
     x = np.arange(10, dtype=np.float32)
@@ -145,7 +145,7 @@ def test_an_instance_of_one_element_does_not_hide_what_padding_does() -> None:
         apg.sample(jax.random.key(0), [{"x": x[:n]} for n in (1, 3, 4, 5, 6, 7)], num_sweeps=1)
 
 
-# Not refused without need -----------------------------------------------------------------------------------------------
+# Models that are not refused --------------------------------------------------------------------------------------------
 
 
 def of_trials(x: jax.Array, total: jax.Array) -> None:
@@ -166,7 +166,7 @@ def test_counts_with_totals_from_data_have_the_evidence_of_a_beta_binomial() -> 
 
 
 def by_table(x: jax.Array, centers: jax.Array) -> None:
-    """As many values as the table of data has rows, which the assignment indexes."""
+    """An assignment with one value per row of a table in the data."""
     with numpyro.plate("points", x.shape[0]):
         c = numpyro.sample("c", dist.Categorical(logits=jnp.zeros(centers.shape[0])))
         numpyro.sample("x", dist.Normal(centers[c], 1.0), obs=x)
@@ -182,7 +182,7 @@ def test_an_enumeration_runs_over_the_values_of_its_own_instance() -> None:
 
 
 def with_change(x: jax.Array, last: jax.Array) -> None:
-    """A change point whose place is bounded by data, and a mean over all points."""
+    """A change point whose position is bounded by data, and a mean over all points."""
     place = numpyro.sample("place", dist.DiscreteUniform(0, last))
     with numpyro.plate("points", x.shape[0]):
         numpyro.sample("x", dist.Normal(jnp.where(jnp.arange(x.shape[0]) < place, x.mean(), 0.0), 1.0), obs=x)
@@ -192,8 +192,8 @@ def any_place(data: Any, latents: Any, model: Any) -> None:
     numpyro.sample("place", dist.DiscreteUniform(0, data["last"]))
 
 
-def test_instances_of_one_size_may_look_at_all_of_their_data() -> None:
-    """A support that depends on data, and a likelihood that no padding would leave alone: exact by enumeration."""
+def test_sites_of_instances_of_one_size_may_depend_on_all_of_their_data() -> None:
+    """The support depends on data, and padding would change the likelihood; the result is exact by enumeration."""
     blocks = [pg.Block("place", proposal=any_place, move=pg.Metropolis())]
     apg = pg.APG(with_change, data={"x": "points"}, blocks=blocks)
     x = np.array([1.2, 0.8, 0.9, -0.1, 0.2], np.float32)

@@ -1,4 +1,4 @@
-"""How weights are split among elements, as a sampler finds out when it is built."""
+"""The split of weights into elements, which a sampler decides when it is built."""
 
 import warnings
 from typing import Any
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def walk(x: jax.Array) -> None:
-    """Plate elements that are secretly dependent: x_n sees z_1 + … + z_n."""
+    """Plate elements with a hidden dependence: x_n depends on z_1 + … + z_n."""
     with numpyro.plate("points", x.shape[0]):
         z = numpyro.sample("z", dist.Bernoulli(0.5))
         numpyro.sample("x", dist.Normal(jnp.cumsum(z), 1.0), obs=x)
@@ -29,14 +29,14 @@ def walk(x: jax.Array) -> None:
 DEPENDENT = r"block 'z': the elements of the plate \['points'\] are not independent.*log-probability of 'x'"
 
 
-def test_secretly_dependent_elements_are_weighed_as_a_whole() -> None:
+def test_elements_with_a_hidden_dependence_are_weighed_as_a_whole() -> None:
     block = pg.Block("z", proposal=draws(z=dist.Bernoulli(0.5).expand([5])))
     with pytest.warns(UserWarning, match=f"{DEPENDENT}.*weighed as a whole"):
         apg = build(walk, block, data={"x": (None,)})
     assert apg.built.partitions[0].whole
 
 
-def test_secretly_dependent_elements_cannot_be_enumerated() -> None:
+def test_elements_with_a_hidden_dependence_cannot_be_enumerated() -> None:
     refused(
         f"{DEPENDENT}.*Enumerated would not be exact", walk, pg.Block("z", proposal=pg.Enumerated()), data={"x": (None,)}
     )
@@ -53,7 +53,7 @@ def test_proposal_that_does_not_split_is_weighed_as_a_whole() -> None:
     assert apg.built.partitions[0].whole
 
 
-def test_independent_elements_are_weighed_by_themselves() -> None:
+def test_independent_elements_are_weighed_separately() -> None:
     apg = build(local, pg.Block("z", proposal=draws(z=NORMAL.expand([5]))), data={"x": (None,)})
     assert apg.built.partitions[0].plates == ("points",)
 
@@ -74,7 +74,7 @@ def pair(x: jax.Array) -> None:
 
 
 def cumulative(x: jax.Array) -> None:
-    """Components that are secretly dependent: point n sees μ_1 + … + μ_c."""
+    """Components with a hidden dependence: point n depends on μ_1 + … + μ_c."""
     with numpyro.plate("clusters", 3):
         mu = numpyro.sample("mu", NORMAL)
     with numpyro.plate("points", x.shape[0]):
@@ -109,22 +109,22 @@ JOINT = draws(mu=dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3) + 0.5))
         (
             pair,
             [TWO, pg.Block("mu", proposal=pg.Prior(), assigned_by="d")],
-            "block 'mu': assigned_by='d': 'total' depends on the block but lies outside the plates of 'd'",
+            "block 'mu': assigned_by='d': 'total' depends on the block but is outside the plates of 'd'",
         ),
         (
             cumulative,
             [means("c"), C],
-            r"block 'mu': the elements of the plate \['clusters'\] are not indep.*drop assigned_by='c'",
+            r"block 'mu': the elements of the plate \['clusters'\] are not indep.*remove assigned_by='c'",
         ),
         (
             model,
             [TAU, means("c", JOINT), C],
-            "block 'mu': assigned_by='c' weighs each component by itself, but the proposal's log-probabilities do not",
+            "block 'mu': assigned_by='c' weighs each component separately, but the proposal's log-probabilities do not",
         ),
     ],
     ids=["continuous", "unknown", "observed", "no-plate", "values", "outside", "dependent", "joint-proposal"],
 )
-def test_by_needs_components_that_a_site_names(model: Any, blocks: list[pg.Block], message: str) -> None:
+def test_assigned_by_needs_components_that_a_site_names(model: Any, blocks: list[pg.Block], message: str) -> None:
     refused(message, model, *blocks)
 
 
@@ -137,7 +137,7 @@ class SharpPlaces(eqx.Module):
 
 
 def repelled(x: jax.Array) -> None:
-    """Points of an undeclared plate that hardly ever come near each other."""
+    """Points of an undeclared plate that are rarely close to each other."""
     with numpyro.plate("points", 2):
         z = numpyro.sample("z", dist.Normal(0.0, 1.0))
         near = jnp.sum(jnp.abs(z[:, None] - z) < 0.01, axis=1) - 1
@@ -145,7 +145,7 @@ def repelled(x: jax.Array) -> None:
         numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
 
-def test_a_dependence_that_shows_only_where_elements_meet_is_seen() -> None:
+def test_a_dependence_that_shows_only_where_elements_coincide_is_detected() -> None:
     near_x = pg.Block("z", proposal=draws(z=dist.Normal(jnp.zeros(2), 0.8)))
     with pytest.warns(UserWarning, match=r"block 'z': the elements.*not independent.*'apart'.*weighed as a whole"):
         apg = build(repelled, near_x, data={}, example={"x": np.array([0.3, -0.2], np.float32)})
@@ -157,7 +157,7 @@ def near_points(data: Any, latents: Any, model: Any) -> None:
 
 
 class Distant(eqx.Module):
-    """Points that depend on each other beyond 50 only."""
+    """Points that depend on each other only above 50."""
 
     def __call__(self, x: jax.Array) -> None:
         with numpyro.plate("points", x.shape[0]):
@@ -166,8 +166,8 @@ class Distant(eqx.Module):
             numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
 
-def test_a_dependence_that_no_check_at_build_could_see_is_found_at_the_end() -> None:
-    """The example keeps points where they are independent; another instance does not."""
+def test_a_dependence_that_the_build_cannot_detect_is_found_at_the_end() -> None:
+    """The points of the example are independent; those of another instance are not."""
     example = {"x": np.array([0.3, -1.2, 2.0, 0.7, 1.1], np.float32)}
     block = pg.Block("z", proposal=near_points, move=pg.Metropolis())
     apg = build(Distant(), block, data={"x": (None,)}, example=example)
@@ -179,7 +179,7 @@ def test_a_dependence_that_no_check_at_build_could_see_is_found_at_the_end() -> 
 
 
 def shifted(x: jax.Array, flag: jax.Array) -> None:
-    """Points that see each other on flagged instances only, and a common place that every update computes anew."""
+    """Points that depend on each other only in flagged instances, and a common location that is always recomputed."""
     mu = numpyro.sample("mu", NORMAL)
     with numpyro.plate("points", x.shape[0]):
         z = numpyro.sample("z", NORMAL)
@@ -190,7 +190,7 @@ def near_half(data: Any, latents: Any, model: Any) -> None:
     numpyro.sample("z", dist.Normal(data["x"] / 2, 0.8))
 
 
-def test_a_dependence_is_found_although_a_later_block_computes_the_factor_anew() -> None:
+def test_a_dependence_is_found_although_a_later_block_recomputes_the_factor() -> None:
     x = np.array([0.3, -1.2, 2.0, 0.7], np.float32)
     blocks = [
         pg.Block("z", proposal=near_half, move=pg.Metropolis()),
@@ -202,7 +202,7 @@ def test_a_dependence_is_found_although_a_later_block_computes_the_factor_anew()
         apg.sample(jax.random.key(0), [{"x": x, "flag": np.float32(1)}], num_sweeps=5)
 
 
-def test_differences_of_a_tenth_of_a_nat_need_a_reason_whatever_the_size() -> None:
+def test_differences_of_a_tenth_of_a_nat_are_suspicious_at_any_magnitude() -> None:
     assert disagreement(jnp.float32(-560.0), jnp.float32(-560.1)) > 1
     assert disagreement(jnp.float32(-560.0), jnp.float32(-560.005)) < 1
     assert disagreement(jnp.float32(-jnp.inf), jnp.float32(-jnp.inf)) == 0
@@ -211,13 +211,13 @@ def test_differences_of_a_tenth_of_a_nat_need_a_reason_whatever_the_size() -> No
 
 
 def large_counts(x: jax.Array) -> None:
-    """Log-probabilities of a few nats that are differences of ten millions."""
+    """Log-probabilities of a few nats that are differences of numbers near ten million."""
     with numpyro.plate("points", x.shape[0]):
         z = numpyro.sample("z", dist.Normal(0.0, 1.0))
         numpyro.sample("x", dist.Poisson(1e6 * jnp.exp(1e-3 * z)), obs=x)
 
 
-def test_rounding_is_not_taken_for_a_carried_error() -> None:
+def test_rounding_is_not_mistaken_for_a_stale_log_probability() -> None:
     apg = pg.APG(large_counts, data={"x": "points"}, blocks=[pg.Block("z", proposal=pg.Prior(), move=pg.Metropolis())])
     x = np.random.default_rng(0).poisson(1e6, size=(20, 4)).astype(np.int32)
     apg.sample(jax.random.key(0), {"x": x}, num_sweeps=3)
@@ -260,7 +260,7 @@ def varying(x: jax.Array, g: jax.Array) -> None:
         numpyro.sample("x", dist.Normal(alpha[g], 1.0), obs=x)
 
 
-def test_a_block_that_an_index_array_weighs_together_says_so() -> None:
+def test_a_block_that_an_index_array_makes_whole_warns() -> None:
     example = {"x": np.ones(5, np.float32), "g": np.array([0, 1, 1, 0, 1])}
     block = pg.Block("alpha", proposal=draws(alpha=NORMAL.expand([2])))
     with pytest.warns(UserWarning, match=r"block 'alpha': its elements in the plate 'groups' are weighed together.*'x'"):
@@ -268,7 +268,7 @@ def test_a_block_that_an_index_array_weighs_together_says_so() -> None:
     assert apg.built.partitions[0].whole
 
 
-def test_rounding_is_not_taken_for_dependence():
+def test_rounding_is_not_mistaken_for_dependence():
     def places(x):
         with numpyro.plate("points", x.shape[0]):
             h = numpyro.sample("h", dist.Beta(1.0, 1.0))

@@ -60,7 +60,7 @@ MIXING: dict[str, tuple[Callable[[Array], Array], Array]] = {
 
 
 def depends(function: Callable[[Array], Array], z: Array) -> np.ndarray:
-    """Which outputs change when each element changes, (element, *output)."""
+    """The outputs that change when each element changes, with axes (element, *output)."""
     others = 1 - z if jnp.issubdtype(z.dtype, jnp.integer) else jnp.flip(z, axis=1) if z.ndim > 1 else 0.3 + 0.5 * z
     before = function(z)
     return np.stack([np.asarray(function(z.at[i].set(others[i])) != before) for i in range(NUM)])
@@ -76,10 +76,10 @@ def test_proved_outputs_depend_on_their_own_element_alone(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", MIXING)
-def test_what_mixes_elements_is_never_proved(case: str) -> None:
+def test_functions_that_mix_elements_are_never_proved(case: str) -> None:
     function, z = MIXING[case]
     assert lanes(function, z, 0).lane == "mixed"
 
 
-def test_what_does_not_depend_on_the_elements_has_no_lane() -> None:
+def test_outputs_that_do_not_depend_on_the_elements_have_no_lane() -> None:
     assert lanes(lambda z: jnp.arange(3.0), Z, 0).lane is None

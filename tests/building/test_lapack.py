@@ -1,4 +1,4 @@
-"""Calls that can hang on CPU are named when a sampler is built. Warnings are errors: a build that warns stops there."""
+"""Calls that can hang on CPU are named when a sampler is built; in tests these warnings are errors."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_found_is_what_lowers_to_lapack(name):
+def test_calls_are_found_exactly_where_functions_lower_to_lapack(name):
     batched = jax.jit(jax.vmap(FUNCTIONS[name])).lower(jnp.stack([DEFINITE, DEFINITE]))
     assert bool(found(FUNCTIONS[name], DEFINITE)) == ("lapack_" in batched.as_text())
 
@@ -91,7 +91,7 @@ def test_calls_are_found_inside_other_code(name):
     assert "cholesky" in found(NESTED[name], DEFINITE)
 
 
-def test_a_single_matrix_or_an_unused_result_does_no_harm():
+def test_a_single_matrix_or_an_unused_result_is_safe():
     assert not found(lambda x: jnp.linalg.cholesky(DEFINITE) @ x, jnp.ones(3))
     assert found(lambda x: jnp.linalg.cholesky(jnp.stack([DEFINITE, DEFINITE])) @ x, jnp.ones(3))
 
@@ -122,7 +122,7 @@ def observe(mu, x):
 
 
 def constant_covariance(x):
-    """Theirs, on a matrix that all particles share."""
+    """NumPyro's distribution with a matrix that all particles share."""
     mu = numpyro.sample("mu", dist.MultivariateNormal(jnp.zeros(2), 4 * jnp.eye(2)))
     observe(mu, x)
 
@@ -150,7 +150,7 @@ class Exact(eqx.Module):
 
 
 class Learned(eqx.Module):
-    """A covariance that is learned, the same for all instances."""
+    """A learned covariance that all instances share."""
 
     root: jax.Array
 
@@ -164,17 +164,17 @@ def build(model: Any, **proposals: Any) -> None:
     pg.APG(model, data={"x": "points"}, blocks=blocks, example=X)
 
 
-def test_the_block_is_named_and_what_to_use_instead():
+def test_the_warning_names_the_block_and_the_replacement():
     with pytest.raises(UserWarning, match=r"block 'mu': its proposal calls LAPACK \(cholesky.*use pg\.distributions"):
         build(constant_covariance, mu=Exact(dist.MultivariateNormal))
 
 
-def test_the_site_is_named():
+def test_the_warning_names_the_site():
     with pytest.raises(UserWarning, match=r"the site 'mu' calls LAPACK \(cholesky"):
         build(covariance_of_a_latent, scale_mu=pg.Prior())
 
 
-def test_nothing_is_said_where_nothing_can_hang(monkeypatch):
+def test_there_is_no_warning_where_nothing_can_hang(monkeypatch):
     class Stop(Exception):
         pass
 
@@ -198,11 +198,11 @@ def test_nothing_is_said_where_nothing_can_hang(monkeypatch):
         lapack.warn_of_waiting_calls(*checked)
 
 
-def test_a_matrix_that_all_particles_share_builds_without_a_word():
+def test_a_matrix_that_all_particles_share_gives_no_warning():
     build(constant_covariance, mu=Learned(jnp.eye(2)))
 
 
-def test_our_multivariate_normal_builds_without_a_word_and_is_exact():
+def test_our_multivariate_normal_gives_no_warning_and_is_exact():
     proposal = Exact(pg.distributions.MultivariateNormal)
     apg = pg.APG(constant_covariance, data={"x": "points"}, blocks=[pg.Block("mu", proposal=proposal)])
     posterior = apg.sample(jax.random.key(0), [{"x": X}], num_sweeps=1, num_particles=5)

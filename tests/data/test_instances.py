@@ -1,4 +1,4 @@
-"""Instances: what users may bring, how ragged sizes become buckets, where training batches come from."""
+"""Instances: the accepted forms of data, buckets of ragged sizes, sources of training batches."""
 
 from itertools import chain
 from typing import Any
@@ -17,7 +17,7 @@ KEY = jax.random.key(0)
 
 
 def numbered(*sizes: int) -> list[dict[str, np.ndarray]]:
-    """Instances whose entries tell which instance they belong to."""
+    """Instances whose entries identify their instance."""
     return [{"x": np.full((size, 2), float(i), np.float32)} for i, size in enumerate(sizes)]
 
 
@@ -42,7 +42,7 @@ def test_complete_instance_has_a_mask_for_every_declared_plate() -> None:
     assert "z" not in data
 
 
-# What users bring -------------------------------------------------------------------------------------------------------
+# Forms of data ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_integers_and_booleans_keep_their_kind() -> None:
     assert found["b"].dtype == bool
 
 
-def test_64_bit_numbers_that_fit_are_taken_whatever_their_byte_order() -> None:
+def test_64_bit_numbers_that_fit_are_accepted_in_any_byte_order() -> None:
     integers, reals = np.array([-(2**31), 2**31 - 1], ">i8"), np.array([1.5, -3e38], ">f8")
     (found,) = as_instances([{"x": integers, "y": reals, "z": reals.astype(np.longdouble)}], AXES)
     assert [found[name].dtype for name in "xyz"] == [np.int32, np.float32, np.float32]
@@ -87,7 +87,7 @@ TWO = parse_axes({"x": "points", "y": "points"})
         ([{"x": ["a"]}], AXES, r"instance 0: 'x' has dtype <U1, which is not numeric"),
         ([{"x": [1.0, 2.0]}, {"y": [1.0]}], AXES, r"instance 1 lacks the arrays \['x'\].*it has \['y'\]"),
         ([{"x": np.zeros((0, 2))}], AXES, r"instance 0: 'x' has no elements along 'points'"),
-        ([{"x": [1.0, 2.0], "y": [1.0]}], TWO, r"'y' has 1 elements along 'points', other arrays 2"),
+        ([{"x": [1.0, 2.0], "y": [1.0]}], TWO, r"'y' has 1 elements along 'points', but other arrays have 2"),
         ([np.zeros(2)], TWO, r"bare arrays are ambiguous for the arguments \['x', 'y'\]"),
         ([{"x": [1.0]}, np.zeros((1, 1))], AXES, "instance 1"),
         ([], AXES, "there are no instances"),
@@ -204,7 +204,7 @@ def test_a_batch_that_a_bucket_does_not_fill_repeats_its_instances() -> None:
     assert [3, 3] in batches
 
 
-def test_batches_depend_on_seed_and_step_only() -> None:
+def test_batches_depend_only_on_seed_and_step() -> None:
     instances = numbered(*[3] * 12)
     forward = Finite(instances, AXES, seed=1)
     batches = [owners(forward.batch(KEY, step, 4)) for step in range(6)]
@@ -219,7 +219,7 @@ def test_one_source_serves_any_batch_size() -> None:
     assert [len(owners(source.batch(KEY, 0, size))) for size in (2, 3)] == [2, 3]
 
 
-def test_simulated_batches_depend_on_the_key_only() -> None:
+def test_simulated_batches_depend_only_on_the_key() -> None:
     source = Simulated(lambda key: {"x": jax.random.normal(key, (3, 2))}, AXES)
     batch = source.batch(KEY, 0, 4)
     assert batch["x"].shape == (4, 3, 2)

@@ -1,4 +1,4 @@
-"""Data files: what NumPy writes is read, whatever else is refused in one sentence before memory is asked for."""
+"""Data files: archives that NumPy writes are read; others are refused in one sentence before memory is allocated."""
 
 import struct
 import tracemalloc
@@ -38,7 +38,7 @@ def saved(path: Path, **arrays: Any) -> Path:
 
 
 def edited(path: Path, place: int, value: bytes, signature: bytes = b"PK\x01\x02") -> Path:
-    """An archive of `x` with other bytes at a place of its directory, or of the part with another signature."""
+    """An archive of `x` with other bytes at a place in its directory, or in the part with another signature."""
     content = bytearray(saved(path, x=X).read_bytes())
     begin = content.rindex(signature) + place
     content[begin : begin + len(value)] = value
@@ -73,12 +73,12 @@ def other_member(path: Path) -> Path:
     return path
 
 
-# What is read -----------------------------------------------------------------------------------------------------------
+# Files that are read ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("dtype", ["<f8", ">f8", "<f4", "<f2", "g", "<i8", ">i4", "u1", "?"])
-def test_numbers_of_every_dtype_come_back(tmp_path: Path, save: Callable[..., None], dtype: str) -> None:
+def test_numbers_of_every_dtype_are_read_back(tmp_path: Path, save: Callable[..., None], dtype: str) -> None:
     x = (10 * X).astype(dtype)
     save(tmp_path / "data.npz", x=np.asfortranarray(x))
     found = read_instances(tmp_path / "data.npz", AXES)
@@ -92,7 +92,7 @@ def test_ragged_instances_are_split_by_their_lengths(tmp_path: Path) -> None:
     assert [instance["x"].tolist() for instance in found] == [x[:1].tolist(), x[1:4].tolist(), x[4:].tolist()]
 
 
-# What is refused --------------------------------------------------------------------------------------------------------
+# Files that are refused -------------------------------------------------------------------------------------------------
 
 HUGE = 10**12
 
@@ -119,8 +119,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "huge": (lambda path: archive(path, x=npy(X, shape=(HUGE, 3, 2))), r"declared as \(1000000000000, 3, 2\) of float64"),
     "wraps-around": (lambda path: archive(path, x=npy(X, shape=(2**61 + 2, 3, 2**3))), "is damaged: 'x' is declared as"),
     "rows-of-nothing": (lambda path: archive(path, x=npy(np.zeros(0), shape=(HUGE, 0, 2))), "which holds no numbers"),
-    "short": (lambda path: archive(path, x=npy(X)[:-8]), "which is not the size that it has"),
-    "long": (lambda path: archive(path, x=npy(X) + b"12345678"), "which is not the size that it has"),
+    "short": (lambda path: archive(path, x=npy(X)[:-8]), "which is not its size"),
+    "long": (lambda path: archive(path, x=npy(X) + b"12345678"), "which is not its size"),
     "pickled": (lambda path: archive(path, x=npy(X, descr="|O")), "'x' has dtype object, which is not numeric"),
     "strings": (lambda path: saved(path, x=np.full((2, 3), "a")), "'x' has dtype <U1, which is not numeric"),
     "complex": (lambda path: saved(path, x=X + 1j), "'x' has dtype complex128, which is not numeric"),
@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_bad_file_is_refused_in_one_sentence_and_no_memory(tmp_path: Path, kind: str) -> None:
+def test_a_bad_file_is_refused_in_one_sentence_without_allocating_memory(tmp_path: Path, kind: str) -> None:
     make, message = REFUSED[kind]
     path = make(tmp_path / "bad.npz")
     axes = parse_axes({"x": "points", "y": ()}) if kind == "counts" else AXES
@@ -160,7 +160,7 @@ def test_a_bad_file_is_refused_in_one_sentence_and_no_memory(tmp_path: Path, kin
     assert len(sentence) < 300
 
 
-def test_an_archive_that_unpacks_into_a_thousand_times_its_size_is_refused_unread(
+def test_an_archive_that_unpacks_to_a_thousand_times_its_size_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = archive(tmp_path / "bomb.npz", zipfile.ZIP_DEFLATED, x=npy(np.zeros((10, 1000, 100), np.int8)))

@@ -12,7 +12,7 @@ NUM_INSTANCES, NUM_DRAWS = 3000, 4
 
 @pytest.fixture(scope="module")
 def log_joints() -> tuple[np.ndarray, np.ndarray]:
-    """Of exact posterior draws, and of the truth, of a discrete model: states coincide in most instances."""
+    """Log joints of exact posterior draws and of the truth of a discrete model, which coincide in most instances."""
     generator = np.random.default_rng(0)
     s, g, h = (axis.ravel() for axis in np.meshgrid(range(3), range(2), range(3), indexing="ij"))
     prior = SWITCH[s] * np.where(g, GATE[s], 1 - GATE[s]) * STEP[g, h]
@@ -24,7 +24,7 @@ def log_joints() -> tuple[np.ndarray, np.ndarray]:
     return np.array(draws, np.float32), np.array(truths, np.float32)
 
 
-@pytest.mark.parametrize("ulps", [-2, 0, 2])  # the truth is scored by another program, which rounds in its own way
+@pytest.mark.parametrize("ulps", [-2, 0, 2])  # the truth is scored by another program, which rounds differently
 def test_the_rank_of_discrete_latents_among_exact_draws_is_uniform(log_joints, ulps):
     draws, truths = log_joints
     assert np.mean(np.any(draws == truths[:, None], axis=1)) > 0.5

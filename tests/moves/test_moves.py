@@ -1,4 +1,4 @@
-"""Moves that accept or reject leave the exact posterior invariant, whatever they propose."""
+"""Moves that accept or reject leave the exact posterior invariant under any proposal."""
 
 from functools import cache
 
@@ -27,7 +27,7 @@ NUM_UPDATES = 4
 
 
 def moved(apg: pg.APG, instance: dict, index: int, latents: dict) -> tuple[Population, np.ndarray]:
-    """A population of exact draws after several updates of one block, and the rate of acceptance of each."""
+    """A population of exact draws after several updates of one block, and the acceptance rate of each."""
     sampler, data = apg.check(instance), complete(instance, apg.axes)
     target = sampler.target(data)
 
@@ -48,14 +48,14 @@ def moved(apg: pg.APG, instance: dict, index: int, latents: dict) -> tuple[Popul
         return population, acceptance, jax.vmap(target.log_probs)(population.particles.latents)
 
     population, acceptance, log_probs = jax.jit(run)({name: jnp.asarray(value) for name, value in latents.items()})
-    for name, log_prob in log_probs.items():  # those that a particle carries are those of its state
+    for name, log_prob in log_probs.items():  # particles carry the log-probabilities of their state
         np.testing.assert_allclose(population.particles.log_probs[name], log_prob, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(population.log_weights, np.zeros(NUM_DRAWS))
     np.testing.assert_array_equal(population.ancestors, np.arange(NUM_DRAWS))
     return population, np.asarray(acceptance)
 
 
-# The mixture: proposals that know little of the data, accepted as a whole, by component, and by point -------------------
+# The mixture: poor proposals, accepted as a whole, by component, and by point -------------------------------------------
 
 
 def vague_both(data, latents, model):
@@ -65,7 +65,7 @@ def vague_both(data, latents, model):
 
 @cache
 def mixture() -> pg.APG:
-    """One of its blocks is weighed together although it lies in a plate, which is said when the sampler is built."""
+    """A sampler with a block in a plate that is weighed as a whole, about which the build warns."""
     move = pg.Metropolis()
     blocks = [
         pg.Block("mu", "c", proposal=vague_both, move=move),
@@ -119,8 +119,8 @@ def test_metropolis_leaves_the_posterior_of_a_mixture_invariant(index, elements)
     assert_mean(features(c, mu, mu**2), pair_expectation(X, features))
 
 
-def test_elements_are_accepted_by_themselves():
-    """By component, one mean may move while the other stays; as a whole, both move or none."""
+def test_elements_are_accepted_separately():
+    """By component, one mean may move while the other stays; as a whole, both move or neither."""
     sampler, data = mixture().check({"x": X}), complete({"x": X}, mixture().axes)
     latents = {"mu": jnp.array([1.0, -1.0]), "c": jnp.array([1, 0, 0])}
     particle = Particle(latents, sampler.target(data).log_probs(latents))
@@ -202,7 +202,7 @@ def test_hmc_with_labels_summed_out_leaves_the_posterior_of_a_mixture_invariant(
 
 
 def test_labels_are_summed_out_over_real_points_only():
-    """The density that HMC moves on, of a padded instance, against enumeration of the assignments of the others."""
+    """HMC's density of a padded instance equals the enumeration over the assignments of its real points."""
     apg = pg.APG(
         pair, data={"x": "points"}, blocks=[pg.Block("c", "mu", proposal=vague_both, move=pg.HMC(step_size=1.0))]
     )
@@ -217,7 +217,7 @@ def test_labels_are_summed_out_over_real_points_only():
 
 
 def bounded(x):
-    """A support that depends on a site of the same block: b lies below a."""
+    """A support that depends on a site of the same block: b is below a."""
     a = numpyro.sample("a", dist.LogNormal(0.0, 0.5))
     b = numpyro.sample("b", dist.Uniform(0.0, a))
     with numpyro.plate("points", x.shape[0]):
@@ -225,7 +225,7 @@ def bounded(x):
 
 
 def test_hmc_leaves_the_posterior_of_a_dependent_support_invariant():
-    """Against a grid over b / a and log a; no draw leaves its support."""
+    """Compared to a grid over b / a and log a; no draw leaves its support."""
     x = np.array([0.9, 1.1], np.float32)
     apg = pg.APG(
         bounded,
@@ -249,15 +249,15 @@ def test_hmc_leaves_the_posterior_of_a_dependent_support_invariant():
 
 
 def widths(x):
-    """A positive number for each point."""
+    """One positive number per point."""
     with numpyro.plate("points", x.shape[0]):
         s = numpyro.sample("s", dist.LogNormal(0.0, 0.5))
         t = numpyro.sample("t", dist.Normal(0.0, 1.0))
         numpyro.sample("x", dist.Normal(t, s), obs=x)
 
 
-def test_padded_elements_take_no_part_in_hmc():
-    """An instance has the same samples and the same rate of acceptance in a bucket of its own and in a larger one."""
+def test_padded_elements_do_not_affect_hmc():
+    """An instance has the same samples and the same acceptance rate with and without padding."""
     apg = pg.APG(
         widths,
         data={"x": "points"},
@@ -275,7 +275,7 @@ def test_padded_elements_take_no_part_in_hmc():
         return population.particles.latents, info.acceptance
 
     (alone, accepted_alone), (padded, accepted_padded) = run_padded(3), run_padded(12)
-    # Trajectories of tens of leapfrog steps amplify rounding; it is the first sweeps that must agree closely.
+    # Trajectories of tens of leapfrog steps amplify rounding, so only the first sweeps must agree closely.
     np.testing.assert_allclose(accepted_padded[:6], accepted_alone[:6], rtol=1e-3)
     np.testing.assert_allclose(accepted_padded[-10:].mean(), accepted_alone[-10:].mean(), atol=0.03)
     for name in ("s", "t"):
@@ -283,7 +283,7 @@ def test_padded_elements_take_no_part_in_hmc():
         assert same.mean() > 0.9
 
 
-def test_hmc_does_not_sum_out_what_a_support_depends_on():
+def test_hmc_does_not_sum_out_a_site_on_which_a_support_depends():
     def model(x):
         c = numpyro.sample("c", dist.Bernoulli(0.5))
         b = numpyro.sample("b", dist.Uniform(0.0, 1.0 + c))

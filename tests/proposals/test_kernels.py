@@ -1,4 +1,4 @@
-"""Kernels that users write: checked like programs when a sampler is built, and exact like them when it runs."""
+"""Users' kernels are checked like programs when a sampler is built, and have exact weights like them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Local(pg.Kernel):
 
 
 def near(x: Any) -> Any:
-    """Not far from the conditional, Normal(x/2, 1/√2)."""
+    """Close to the conditional, Normal(x/2, 1/√2)."""
     return dist.Normal(0.4 * x, 0.8)
 
 

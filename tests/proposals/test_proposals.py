@@ -1,4 +1,4 @@
-"""Proposals made from the model, and users' programs with randomness of their own."""
+"""Proposals built from the model, and users' programs with internal randomness."""
 
 from functools import cache
 
@@ -45,7 +45,7 @@ NUM_KEYS = 20_000
 
 @cache
 def enumerated() -> pg.APG:
-    """The scalar site first, then the two sites of each point jointly."""
+    """Blocks of the scalar site first, then of the two sites of each point jointly."""
     blocks = [pg.Block("s", proposal=pg.Enumerated()), pg.Block("g", "h", proposal=pg.Enumerated())]
     return pg.APG(switches, data={"x": "points"}, blocks=blocks)
 
@@ -106,7 +106,7 @@ def test_enumeration_of_one_site_in_a_plate_is_its_exact_conditional():
 
 
 def test_the_first_enumeration_runs_over_the_factors_whose_sites_exist():
-    """Before g and h exist, s has its prior; before s exists, g and h have p(h | g) and a g that nothing informs."""
+    """Before g and h exist, s has its prior; before s exists, h has p(h | g), and g is uniform."""
     sampler = enumerated().check({"x": X})
     target = sampler.target(complete({"x": X}, enumerated().axes))
     s_first = BlockConditional(target, sampler.partitions[0], names=("s",), given={}, initial=True)
@@ -121,7 +121,7 @@ def test_the_first_enumeration_runs_over_the_factors_whose_sites_exist():
 
 
 def test_evidence_is_unbiased_from_a_first_enumeration_on(every_block):
-    """Only the first draw, in which s does not see the data, has uneven weights."""
+    """Only the first draw, in which s does not see the data, has unequal weights."""
 
     def report(population):
         return population.total_log_evidence
@@ -131,7 +131,7 @@ def test_evidence_is_unbiased_from_a_first_enumeration_on(every_block):
 
 
 @pytest.mark.parametrize("initial", [False, True])
-def test_padded_elements_have_no_part_in_the_log_q_of_an_enumeration(initial):
+def test_padded_elements_do_not_count_in_the_log_q_of_an_enumeration(initial):
     sampler = enumerated().check({"x": X})
     padded = Data({"x": jnp.asarray([*X, X[-1]])}, {"points": jnp.array([True, True, True, False])})
     given = {"s": jnp.asarray(S)}
@@ -195,7 +195,7 @@ def ancestral() -> pg.APG:
     return pg.APG(switches, data={"x": "points"}, blocks=blocks)
 
 
-def test_the_weight_of_a_prior_draw_contains_the_factors_of_children_only():
+def test_the_weight_of_a_prior_draw_contains_only_the_factors_of_children():
     proposed, log_v = weighed(ancestral(), 1, LATENTS)
     exact = [local_log_likelihood(S, g, h) for g, h in zip(proposed["g"], proposed["h"], strict=True)]
     np.testing.assert_allclose(log_v, exact - local_log_likelihood(S, G, H), rtol=1e-3, atol=1e-4)
@@ -230,7 +230,7 @@ def test_a_prior_draw_follows_the_model_given_its_parents():
 
 
 def wandering_a(data, latents, model):
-    """The shift is random: the proposal is a mixture whose density is never known, only that of the part drawn."""
+    """A random shift: the proposal is a mixture with an unknown density; only that of the drawn part is known."""
     loc, scale = given_b(latents["b"]) if "b" in latents else given_x(data)
     shift = 0.4 * jax.random.normal(numpyro.prng_key())
     numpyro.sample("a", dist.Normal(loc + shift * scale, 1.1 * scale))
@@ -248,7 +248,7 @@ def wandering() -> pg.APG:
     return pg.APG(chain, data={"x": "points"}, blocks=blocks)
 
 
-def test_evidence_is_unbiased_for_proposals_with_randomness_of_their_own(every_block):
+def test_evidence_is_unbiased_for_proposals_with_internal_randomness(every_block):
     def report(population):
         return population.total_log_evidence
 
@@ -278,7 +278,7 @@ def test_scoring_the_drawn_values_under_the_same_key_returns_their_log_q():
     assert np.all(np.abs(log_q - other_key) > 0)
 
 
-def test_a_proposal_sees_the_other_blocks_and_never_the_values_of_its_own():
+def test_a_proposal_sees_the_other_blocks_but_never_its_own_values():
     conditional = conditional_of(wandering(), 1, {"a": jnp.asarray(0.1), "b": jnp.asarray(0.7)})
     seen = []
 

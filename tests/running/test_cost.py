@@ -1,4 +1,4 @@
-"""What compiled programs cost: a block pays for its own factors, memory is flat in sweeps, networks run once."""
+"""Costs of compiled programs: a block computes only its own factors, memory is flat in sweeps, networks run once."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from popgibbs.training import Budget, TrainingStep, start
 
 SIZE = 64
 KEY = jax.random.key(0)
-# What is measured is settled before code is generated, so the code need not be good.
+# Costs are determined before code generation, so the generated code need not be fast.
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
@@ -29,7 +29,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 
 
 def model_with(factor: Callable[[jax.Array], jax.Array]) -> Callable[..., None]:
-    """`a` has children of its own; a factor of some cost has `b` as its parent."""
+    """`a` and `b` have different children, and the child of `b` has a factor of chosen cost."""
 
     def model(x: jax.Array, y: jax.Array, matrix: jax.Array) -> None:
         a = numpyro.sample("a", dist.Normal(0.0, 1.0))
@@ -69,12 +69,12 @@ def flops() -> dict[str, list[float]]:
     return {"cheap": of_updates(lambda values: values), "expensive": of_updates(expensive)}
 
 
-def test_block_does_not_pay_for_factors_that_its_sites_do_not_touch(flops: dict[str, list[float]]) -> None:
+def test_a_block_does_not_compute_factors_without_its_sites(flops: dict[str, list[float]]) -> None:
     assert flops["expensive"][0] == pytest.approx(flops["cheap"][0], rel=0.01)
 
 
-def test_block_pays_for_the_factors_that_its_sites_touch_once(flops: dict[str, list[float]]) -> None:
-    """For each of four particles the new state is scored, and the old is not scored again."""
+def test_a_block_computes_each_factor_of_its_sites_once(flops: dict[str, list[float]]) -> None:
+    """For each of four particles the new state is scored, but not the old one."""
     extra = flops["expensive"][1] - flops["cheap"][1]
     once = 4 * 2 * SIZE**3
     assert once < extra < 1.5 * once
@@ -108,5 +108,5 @@ def test_network_runs_once_in_an_update_of_a_training_step() -> None:
     text = compiled_step(apg, instance, 3, 4).as_text()
     runs = [line for line in text.splitlines() if re.search(r"f32\[2,4,6,32\]\S* tanh\(", line)]
     in_sweeps = [line for line in runs if "/while/body" in line]
-    assert len(in_sweeps) == 3  # one for each cluster
-    assert len(runs) == 6  # and once in the initial step
+    assert len(in_sweeps) == 3  # one per cluster
+    assert len(runs) == 6  # and as many in the initial step

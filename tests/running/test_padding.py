@@ -38,7 +38,7 @@ def centred() -> pg.APG:
 
 
 def padded(values: Values, size: int) -> Data:
-    """An instance whose points are lengthened to a size."""
+    """An instance whose points are padded to a size."""
     longer = pad(values, AXES, {"points": size})
     mask = np.arange(size) < values["x"].shape[0]
     return Data({name: jnp.asarray(value) for name, value in longer.items()}, {"points": jnp.asarray(mask)})
@@ -49,7 +49,7 @@ def padded(values: Values, size: int) -> Data:
 
 @dataclass(frozen=True)
 class Given(pg.BoundKernel):
-    """A kernel that draws what it is told to."""
+    """A kernel that draws given values."""
 
     bound: pg.BoundKernel
     values: Values

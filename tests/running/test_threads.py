@@ -1,4 +1,4 @@
-"""Samplers in several threads: NumPyro's stack of handlers is shared by all of them, so only one may trace at a time."""
+"""Samplers in several threads: all share NumPyro's stack of handlers, so only one may trace at a time."""
 
 import threading
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def instances(size: int) -> list[dict[str, np.ndarray]]:
 
 
 def sampler() -> pg.APG:
-    """A sampler whose functions are new, so that nothing about it has been compiled."""
+    """A sampler of new functions, for which nothing has been compiled."""
 
     def model(x):
         z = numpyro.sample("z", dist.Normal())
@@ -40,12 +40,12 @@ def sampler() -> pg.APG:
 
 
 def evidence(apg: pg.APG, size: int) -> float:
-    """Of the one instance of that size: exact for each particle, as the proposal is the posterior."""
+    """The evidence of the one instance of that size, which is exact because the proposal is the posterior."""
     return apg.sample(KEY, instances(size), num_sweeps=1, num_particles=2).log_evidence[0]
 
 
 def in_threads(calls: list[Callable[[], Any]]) -> list[Any]:
-    """What the calls return when all begin at once; what one of them raises is raised here."""
+    """The results of calls that start at the same time; an exception in one of them is raised here."""
     start, results = threading.Barrier(len(calls)), {}
 
     def run(index: int) -> None:

@@ -43,14 +43,14 @@ def log_evidence(population):
 
 
 def assert_unbiased(log_estimates, log_evidence: float) -> None:
-    """Ẑ/Z has mean 1 at every step, is no constant, and is known to 2%; leading axes (step, run)."""
+    """Check that Ẑ/Z, with leading axes (step, run), has mean 1 at every step to 2%, and is not constant."""
     ratios = np.exp(np.asarray(log_estimates, np.float64) - log_evidence)
     deviation = ratios.std(axis=1)
     assert np.all((deviation > 0.05) & (deviation / np.sqrt(ratios.shape[1]) < 0.02)), deviation
     assert_mean(ratios.T, 1.0)
 
 
-# Proposals that miss their conditional by a shift and by a scale whose square lies between 3/4 and 4/3, so that weights
+# Proposals that miss their conditional by a shift and by a scale whose square is between 3/4 and 4/3, so that weights
 # have finite fourth moments and the standard errors can be trusted.
 
 
@@ -125,7 +125,7 @@ def test_evidence_and_weighted_means_are_unbiased_after_every_block_of_a_chain(e
 
 
 def tempered_table(x):
-    """0.8 log p(g, h, x_n | s), with axes (s, point, g, h): flatter than the conditionals that it stands for."""
+    """0.8 log p(g, h, x_n | s), with axes (s, point, g, h): flatter than the conditionals it replaces."""
     s, g, h = (jnp.arange(size).reshape(shape) for size, shape in ((3, (3, 1, 1, 1)), (2, (2, 1)), (3, (3,))))
     gate = jnp.stack([1 - jnp.asarray(GATE), jnp.asarray(GATE)], axis=-1)[:, None, :, None]
     likelihood = dist.Normal(s + 2.0 * g - h, 1.0).log_prob(x[:, None, None])
@@ -200,7 +200,7 @@ def near_z(data, latents, model):
 
 @pytest.mark.parametrize("below", [0.0, 1.0])
 def test_evidence_is_unbiased_where_some_particles_start_with_density_zero(every_block, below):
-    """Each of 3 particles may miss the support, and whole populations may die; they count as zero."""
+    """Each of 3 particles may miss the support; populations in which all do have evidence zero."""
     blocks = [pg.Block("z", proposal=near_z, move=pg.Metropolis())]
     apg = pg.APG(truncated, data={"x": "points"}, blocks=blocks, ess_threshold=below)
     instance = {"x": X, "low": np.float32(0.6)}
@@ -236,7 +236,7 @@ def test_a_particle_of_density_zero_never_regains_weight_although_a_move_revives
     assert np.all(dead[1:, alive] >= dead[:-1, alive])
 
 
-def test_weighted_means_converge_on_the_posterior_as_one_over_the_root_of_the_particles(every_block):
+def test_errors_of_weighted_means_fall_as_one_over_the_root_of_the_number_of_particles(every_block):
     blocks = [pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)]
     apg = pg.APG(chain, data={"x": "points"}, blocks=blocks)
     mean = chain_posterior(X)[0]
@@ -246,7 +246,7 @@ def test_weighted_means_converge_on_the_posterior_as_one_over_the_root_of_the_pa
         return jnp.stack([weights @ population.particles.latents[name] for name in ("a", "b")])
 
     def errors(num_particles: int) -> np.ndarray:
-        """Of both means after the last block, with axes (run, mean)."""
+        """Errors of both means after the last block, with axes (run, mean)."""
         means = every_block(apg, {"x": X}, report, num_runs=1000, num_sweeps=2, num_particles=num_particles)
         return means[-1] - mean
 
@@ -254,12 +254,12 @@ def test_weighted_means_converge_on_the_posterior_as_one_over_the_root_of_the_pa
     assert_mean(many, np.zeros(2))
     ratio = np.mean(few**2, axis=0) / np.mean(many**2, axis=0)
     relative = [np.std(e**2, axis=0) / np.mean(e**2, axis=0) / np.sqrt(len(e)) for e in (few, many)]
-    # Sixteen times the particles: a sixteenth of the squared error, up to a relative term of order 1/16.
+    # Sixteen times the particles have a sixteenth of the squared error, up to a relative term of order 1/16.
     assert np.all(np.abs(np.log(ratio / 16)) < 5 * np.hypot(*relative) + 2 / 16)
 
 
 def test_evidence_of_one_particle_and_one_point_is_finite_and_unbiased(every_block):
-    """The smallest population is weighed and never resampled."""
+    """The smallest population is weighed but never resampled."""
     blocks = [pg.Block("a", proposal=near_a), pg.Block("b", proposal=near_b)]
     apg = pg.APG(chain, data={"x": "points"}, blocks=blocks)
     estimates = every_block(apg, {"x": X[:1]}, log_evidence, num_runs=NUM_RUNS, num_sweeps=2, num_particles=1)

@@ -46,7 +46,7 @@ def test_expected_counts_are_proportional_to_weights(scheme, size):
     expected = np.exp(log_weights.astype(np.float64) - 500.0)
     expected *= size / expected.sum()
     observed = counts(ancestors(scheme, log_weights), size)
-    # The variance of a count is at most that of the multinomial scheme; 5 picks are allowed to a rare particle.
+    # The variance of a count is at most that of the multinomial scheme; a rare particle may have 5 picks more.
     allowed = 5 * np.sqrt(expected / NUM_KEYS) + 5 / NUM_KEYS
     assert np.all(np.abs(observed.mean(axis=0) - expected) <= np.where(expected > 0, allowed, 0.0))
     for seed in range(5):
@@ -74,23 +74,23 @@ def test_a_single_particle_with_weight_gets_every_draw(scheme, size):
 
 @pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified, pg.residual], ids=lambda scheme: scheme.__name__)
 @sizes
-def test_equal_weights_give_every_particle_back_once(scheme, size):
+def test_equal_weights_return_every_particle_once(scheme, size):
     chosen = ancestors(scheme, np.full(size, -3.7, np.float32))
     assert np.all(counts(chosen, size) == 1)
 
 
 @pytest.mark.parametrize("scheme", [pg.systematic, pg.residual], ids=lambda scheme: scheme.__name__)
 @sizes
-def test_counts_of_systematic_and_residual_never_fall_below_the_whole_part(scheme, size):
+def test_counts_of_systematic_and_residual_are_never_below_the_integer_part(scheme, size):
     log_weights = weights_of(size)
     weights = np.exp(log_weights.astype(np.float64) - 500.0)
-    # Float32 moves an expected count by about its rounding; counts that near to an integer may fall on either side.
+    # Float32 rounds expected counts, so those that are very close to an integer may fall on either side of it.
     certain = np.floor(size * weights / weights.sum() - 1e-5 * size)
     assert np.all(counts(ancestors(scheme, log_weights), size) >= certain)
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_no_position_however_near_an_edge_falls_to_a_particle_of_weight_zero(size):
+def test_no_position_even_next_to_an_edge_picks_a_particle_of_weight_zero(size):
     generator = np.random.default_rng(0)
     invert = jax.jit(_invert)
     for _ in range(20):
@@ -116,12 +116,12 @@ def one_draw(scheme, log_weights: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified], ids=lambda scheme: scheme.__name__)
 @many
-def test_positions_of_many_particles_fall_into_the_exact_shares(scheme, size):
+def test_positions_of_many_particles_are_in_the_exact_shares(scheme, size):
     log_weights = jnp.asarray(weights_of(size))
     shift = jax.random.uniform(jax.random.key(1), () if scheme is pg.systematic else (size,))
     edges = np.cumsum(np.asarray(normalise(log_weights), np.float64))
     exact = np.searchsorted(edges * size / edges[-1], np.arange(size) + np.asarray(shift, np.float64), side="right")
-    # Edges are rounded by less than 10⁻³, so a position falls to a neighbour for less than one draw in a thousand.
+    # Edges are rounded by less than 10⁻³, so less than one draw in a thousand picks a neighbour instead.
     assert np.mean(one_draw(scheme, log_weights) != exact) < 1e-3
 
 
@@ -134,7 +134,7 @@ def test_shares_near_one_are_not_rounded_to_one(scheme, size):
         assert_mean(observed[which::2], expected[which])
 
 
-def test_draws_are_finer_than_the_uniform_numbers_of_float32():
+def test_draws_have_a_finer_resolution_than_float32_uniforms():
     size = 10**6
     observed = np.bincount(one_draw(pg.multinomial, np.zeros(size)), minlength=size)
     # Of the 2²³ uniform numbers of float32, 8 fall into some particles' shares and 9 into others'.
@@ -152,5 +152,5 @@ def test_none_of_many_particles_without_weight_is_picked(scheme, size):
 
 @pytest.mark.parametrize("scheme", [pg.systematic, pg.stratified, pg.residual], ids=lambda scheme: scheme.__name__)
 @many
-def test_many_equal_weights_give_every_particle_back_once(scheme, size):
+def test_many_equal_weights_return_every_particle_once(scheme, size):
     np.testing.assert_array_equal(one_draw(scheme, np.full(size, -3.7)), np.arange(size))

@@ -1,4 +1,4 @@
-"""The algorithm as a whole: uniform weights under exact conditionals, keys by index, and failure that is flagged."""
+"""The whole algorithm: uniform weights under exact conditionals, keys by index, flagged failures."""
 
 from functools import cache
 
@@ -97,7 +97,7 @@ def test_exact_conditionals_of_the_mixture_keep_weights_uniform():
     ess = of_mixtures().ess
     assert np.any(ess[:, :, 0] < 2.5)
     np.testing.assert_allclose(ess[:, :, 1:], 5.0, rtol=1e-4)
-    # Uniform increments leave the evidence as the first draw had it.
+    # Uniform increments do not change the evidence of the first draw.
     np.testing.assert_allclose(np.diff(of_mixtures().log_evidence_by_sweep, axis=-1), 0.0, atol=1e-2)
 
 
@@ -112,14 +112,14 @@ def test_extending_with_the_same_key_continues_a_run_exactly():
 
 
 def test_results_do_not_depend_on_the_batch_size():
-    """Neither where a batch is one instance, nor where the last batch is filled up and the run is continued."""
+    """This includes batches of one instance, a padded last batch, and a continued run."""
     single = near().sample(KEY, X, num_sweeps=3, num_particles=6, batch_size=1)
     assert_same(single, sampled(), rtol=1e-5)
     filled = near().sample(KEY, X, num_sweeps=1, num_particles=6, batch_size=2).extend(KEY, 2)
     assert_same(filled, sampled(), rtol=1e-5)
 
 
-def test_an_instance_depends_on_its_own_data_and_index_only():
+def test_an_instance_depends_only_on_its_own_data_and_index():
     changed = near().sample(KEY, [X[2], X[1], X[1]], num_sweeps=3, num_particles=6)
     np.testing.assert_array_equal(changed[1]["a"], sampled()[1]["a"])
     assert not np.any(changed[2]["a"] == sampled()[1]["a"])
@@ -127,7 +127,7 @@ def test_an_instance_depends_on_its_own_data_and_index_only():
     np.testing.assert_allclose(alone[0]["b"], sampled()[0]["b"], rtol=1e-5)
 
 
-def test_a_population_does_not_depend_on_how_many_there_are():
+def test_a_population_does_not_depend_on_the_number_of_populations():
     several = near().sample(KEY, X, num_sweeps=3, num_particles=6, num_populations=2)
     for i in range(len(X)):
         np.testing.assert_allclose(several[i]["a"][:1], sampled()[i]["a"], rtol=1e-5)
@@ -135,7 +135,7 @@ def test_a_population_does_not_depend_on_how_many_there_are():
     np.testing.assert_allclose(several.log_evidence_by_sweep[:, :1], sampled().log_evidence_by_sweep, rtol=1e-5)
 
 
-def test_another_key_gives_other_draws():
+def test_a_different_key_gives_different_draws():
     other = near().sample(jax.random.key(8), X, num_sweeps=3, num_particles=6)
     assert not np.any(other[0]["a"] == sampled()[0]["a"])
 
@@ -166,7 +166,7 @@ def test_the_first_block_that_contains_a_site_draws_it_first():
     assert initial_plan(blocks) == [(0, ("b", "c")), (1, ("a",))]
 
 
-def test_an_observer_sees_the_initial_step_and_every_block_of_every_sweep_each_with_its_own_keys():
+def test_an_observer_sees_the_initial_step_and_every_block_of_every_sweep_with_different_keys():
     sampler = near().check(X[0])
     batch = jax.tree.map(lambda leaf: leaf[None], complete(X[0], near().axes))
 
@@ -203,19 +203,19 @@ def assert_finite(posterior: pg.Posterior) -> None:
     assert not np.any(posterior.degenerate)
 
 
-def test_one_particle_of_one_point_leaves_two_clusters_empty_and_stays_finite():
+def test_results_for_one_particle_and_one_point_with_two_empty_clusters_are_finite():
     posterior = exact_mixture().sample(KEY, [{"x": np.array([[3.0, -1.0]])}], num_sweeps=3, num_particles=1)
     assert_finite(posterior)
     np.testing.assert_allclose(posterior.weights, 1.0)
     np.testing.assert_allclose(posterior.ess, 1.0)
 
 
-def test_points_that_coincide_stay_finite():
+def test_results_for_coinciding_points_are_finite():
     assert_finite(of_mixtures())
 
 
 def cliff(x, low, high):
-    """Density zero below `low`, not a number above `high`."""
+    """A density of zero below `low` and NaN above `high`."""
     z = numpyro.sample("z", dist.Normal(0.0, 1.0))
     numpyro.factor("cliff", jnp.where(z > low, jnp.where(z > high, jnp.nan, 0.0), -jnp.inf))
     with numpyro.plate("points", x.shape[0]):
@@ -224,7 +224,7 @@ def cliff(x, low, high):
 
 @cache
 def on_the_cliff() -> pg.Posterior:
-    """Four instances: sound, no particle in the support, all particles failed, some failed."""
+    """Four instances: a valid one, and ones where no particle is in the support, all failed, or some failed."""
     apg = pg.APG(cliff, data={"x": "points"}, blocks=[pg.Block("z", proposal=pg.Prior(), move=pg.Metropolis())])
     ends = [(-9.0, 9.0), (9.0, 99.0), (-9.0, -8.0), (-9.0, 0.0)]
     instances = [{"x": X[0]["x"], "low": np.float32(low), "high": np.float32(high)} for low, high in ends]
@@ -236,7 +236,7 @@ def test_instances_whose_weights_fail_are_flagged_and_others_are_not():
     np.testing.assert_array_equal(on_the_cliff().degenerate, [False, True, True, True])
 
 
-def test_a_population_without_weight_has_evidence_zero_for_ever_and_keeps_finite_particles():
+def test_a_population_without_weight_keeps_evidence_zero_and_finite_particles():
     evidence = on_the_cliff().log_evidence_by_sweep
     assert np.all(np.isneginf(evidence[1:3]))
     assert np.all(np.isfinite(evidence[[0, 3]]))
@@ -245,5 +245,5 @@ def test_a_population_without_weight_has_evidence_zero_for_ever_and_keeps_finite
     assert not np.any(np.isnan(on_the_cliff().ess))
 
 
-def test_failed_particles_do_not_outlive_resampling():
+def test_failed_particles_do_not_survive_resampling():
     assert np.all(on_the_cliff()[3]["z"] <= 0.0)

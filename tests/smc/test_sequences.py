@@ -51,7 +51,7 @@ class Walk(pg.StateSpaceModel):
 
 
 class Drift(eqx.Module):
-    """Near p(g | z, x): a normal of the right precision, off by a shift and a stretch; first near the prior."""
+    """Close to p(g | z, x): off by a shift and a stretch; the first draw is close to the prior."""
 
     def __call__(self, data, latents, model):
         z, real = latents["z"], data.mask["time"]
@@ -78,7 +78,7 @@ def state_given_neighbours(data, previous, following, g) -> tuple[Any, Any]:
 
 
 class Positions(eqx.Module):
-    """Off the exact conditional of a state by a learned shift and stretch; the first draw looks two steps back only."""
+    """The exact conditional of a state up to a learned shift and stretch; the first draw sees only two steps back."""
 
     shift: Any = eqx.field(default_factory=lambda: jnp.float32(0.3))
     stretch: Any = eqx.field(default_factory=lambda: jnp.float32(1.1))
@@ -182,7 +182,7 @@ def test_ordinary_blocks_work_on_a_sequence_as_a_whole(every_block):
     assert_unbiased(estimates, walk_posterior(X[:2]).log_evidence)
 
 
-def test_the_first_draw_is_scored_as_it_was_drawn():
+def test_the_score_of_a_first_draw_is_its_log_density():
     apg = walk_sampler(example={"x": X})
     data, drawn = complete({"x": jnp.asarray(X)}, apg.axes), {"g": jnp.float32(0.5)}
     block, context, key = apg.built.blocks[1], apg.built.context(1, data), jax.random.key(3)
@@ -215,7 +215,7 @@ def test_padded_steps_change_nothing():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), sample(padded), sample(exact))
 
 
-def test_posteriors_of_sequences_have_their_own_lengths():
+def test_samples_of_sequences_have_the_lengths_of_their_instances():
     instances = [{"x": X}, {"x": X[:2]}]
     posterior = walk_sampler().sample(jax.random.key(0), instances, num_sweeps=1, num_particles=3)
     assert [posterior[i]["z"].shape for i in range(2)] == [(1, 3, 4), (1, 3, 2)]
@@ -277,7 +277,7 @@ class Scaled(Walk):
 
 
 def test_the_models_gradient_is_that_of_the_evidence():
-    """∇θ log p(x) = E[∇θ log p(x, z) | x]: twice a sequence of blocks, against differences of the Kalman filter."""
+    """∇θ log p(x) = E[∇θ log p(x, z) | x], compared to finite differences of the Kalman filter."""
     model = Scaled(jnp.float32(PULL), jnp.float32(LEAK))
     blocks = [pg.Block("g", proposal=Drift()), pg.SequenceBlock("z", proposal=Positions())]
     apg = pg.APG(model, data={"x": "time"}, blocks=blocks, example={"x": X})
@@ -288,7 +288,7 @@ def test_the_models_gradient_is_that_of_the_evidence():
         arrays = accumulate(apg.built, key[None], batch, num_sweeps=1, num_particles=400)[0].arrays
         return jnp.stack([arrays.model.pull, arrays.model.leak])
 
-    # The initial step and two blocks add up.
+    # The gradient is the sum over the initial step and two blocks.
     samples = -np.asarray(jax.jit(lambda: jax.lax.map(one, keys))()) / 3
     expected = []
     for name in ("PULL", "LEAK"):
@@ -351,7 +351,7 @@ def test_a_sequence_block_needs_a_state_space_model():
         build(Positions(), model=plain)
 
 
-def test_a_sequence_block_is_of_the_models_state():
+def test_a_sequence_block_names_the_models_state():
     with pytest.raises(ValueError, match=r"'g'.*its state is 'z'"):
         pg.APG(
             Walk(),
@@ -369,7 +369,7 @@ def test_a_proposal_of_a_step_draws_one_state_of_the_models_shape():
         build(twice)
 
 
-def test_a_proposal_of_a_step_must_not_forget_its_site():
+def test_a_proposal_of_a_step_must_sample_its_site():
     def other(data, t, previous, following, globals, model):
         numpyro.sample("y", dist.Normal(0.0, 1.0))
 
@@ -385,14 +385,14 @@ def test_a_proposal_of_a_step_has_the_support_of_the_state():
         build(positive)
 
 
-def test_globals_that_are_drawn_later_are_missed_in_words():
+def test_a_prior_draw_of_states_before_the_globals_is_refused():
     blocks = [pg.SequenceBlock("z", proposal=pg.Prior()), pg.Block("g", proposal=Drift())]
     with pytest.raises(ValueError, match=r"block 'z': Prior.*\['g'\]"):
         pg.APG(Walk(), data={"x": "time"}, blocks=blocks, example={"x": X})
 
 
 class StatesFirst(Positions):
-    """The first draw knows no globals."""
+    """A proposal whose first draw does not see the globals."""
 
     def initial(self, data, t, previous, globals, model):
         assert globals is None
@@ -415,7 +415,7 @@ def test_globals_may_be_drawn_after_the_states_that_depend_on_them(every_block):
 
 
 class Volatility(pg.StateSpaceModel):
-    """Positive states, of which a blank one, zero, has no density and no gradient."""
+    """Positive states; a blank state, zero, has no density and no gradient."""
 
     state, observed = "z", "x"
 
@@ -454,7 +454,7 @@ def volatility_means(x: np.ndarray) -> np.ndarray:
 
 
 def test_hmc_moves_every_step_of_positive_states():
-    """The first state too, whose previous one is blank, and the last, which has none following."""
+    """This includes the first state, whose previous one is blank, and the last, which has no following one."""
     x = np.array([0.5, -1.0, 2.0], np.float32)
     move = pg.HMC(step_size=0.4, num_steps=4)
     blocks = [
@@ -465,7 +465,7 @@ def test_hmc_moves_every_step_of_positive_states():
     first = apg.sample(jax.random.key(0), [{"x": x}], num_sweeps=0, num_particles=4, num_populations=2000)
     posterior = first.extend(jax.random.key(0), 20)
     assert np.all(np.mean(posterior[0]["z"] != first[0]["z"], axis=(0, 1)) > 0.9)
-    # Means of populations are unbiased when they count by their evidence.
+    # Means of populations are unbiased when weighted by their evidence.
     evidence = np.exp(posterior.log_evidence_by_sweep[0, :, -1] - posterior.log_evidence[0])
     means = np.einsum("rl,rlt->rt", posterior.weights[0], np.log(posterior[0]["z"]))
     assert_mean(evidence[:, None] * (means - volatility_means(x)), 0.0)

@@ -1,4 +1,4 @@
-"""Where a state is impossible: weights that stay proper, and biased ones that are seen and said."""
+"""Impossible states: weights stay proper, and biased ones are detected and reported."""
 
 import equinox as eqx
 import jax
@@ -33,7 +33,7 @@ def above_log_evidence() -> float:
 
 
 class Around(eqx.Module):
-    """About the conditional, with a tenth to a half of its mass below the least possible value; first inside of it."""
+    """Near the conditional, with 10% to 50% of its mass below the least possible value; the first draw is above it."""
 
     def __call__(self, data, latents, model):
         numpyro.sample("z", dist.Normal(0.7, 0.6))
@@ -51,7 +51,7 @@ def ratios(apg: pg.APG, log_evidence: float, num_sweeps: int = 3) -> np.ndarray:
 BIASED = r"block 'z': its proposal can draw values of probability zero.*biased"
 
 
-def test_weighing_is_biased_by_the_mass_outside_the_support_and_says_so():
+def test_weighing_is_biased_by_the_mass_outside_the_support_and_warns():
     """E[v] = Q(support): the evidence loses that factor in every sweep."""
     blocks = [pg.Block("z", proposal=Around(), move=pg.Reweight())]
     with pytest.warns(UserWarning, match=BIASED + r".*use move=Metropolis"):
@@ -61,13 +61,13 @@ def test_weighing_is_biased_by_the_mass_outside_the_support_and_says_so():
     found = np.exp(posterior.log_evidence_by_sweep[0].astype(np.float64) - above_log_evidence())
     assert_mean(found, stats.norm(0.7, 0.6).sf(LEAST) ** np.arange(3))
     assert posterior.biased_blocks == ["z"]
-    assert not posterior.impossible[:, :, 0].any()  # the first draw needs to cover the posterior only
+    assert not posterior.impossible[:, :, 0].any()  # the first draw only needs to cover the posterior
     assert posterior.impossible[:, :, 1:].all(axis=2).mean() > 0.9
     with pytest.warns(UserWarning, match=r"block 'z': a weighed proposal had probability zero"):
         posterior.extend(jax.random.key(0), 1)
 
 
-def test_without_a_chosen_move_such_a_block_is_accepted_or_rejected():
+def test_such_a_block_uses_metropolis_by_default():
     with pytest.warns(UserWarning, match=BIASED + r".*its move is Metropolis"):
         apg = pg.APG(above, data={"x": "points"}, blocks=[pg.Block("z", proposal=Around())], example={"x": X})
     assert isinstance(apg.built.blocks[0].move, pg.Metropolis)
@@ -108,8 +108,8 @@ def test_an_impossible_discrete_state_is_found_at_build_and_the_evidence_stays_u
     assert_mean(ratios(apg, switched_log_evidence()), 1.0)
 
 
-def test_enumeration_never_runs_into_impossible_states():
-    """It is weighed without a warning, because it draws no state of probability zero."""
+def test_enumeration_never_draws_impossible_states():
+    """It is weighed without a warning."""
     blocks = [pg.Block("s", proposal=any_s, move=pg.Metropolis()), pg.Block("k", proposal=pg.Enumerated())]
     apg = pg.APG(switched, data={"x": "points"}, blocks=blocks, example={"x": X})
     assert isinstance(apg.built.blocks[1].move, pg.Reweight)
@@ -124,7 +124,7 @@ def scaled(x):
         numpyro.sample("x", dist.Normal(a, 1.0), obs=x)
 
 
-def test_a_prior_is_scored_as_it_is_drawn_where_the_model_scales_its_density():
+def test_a_prior_is_scored_by_the_density_of_its_draws_even_if_the_model_scales_it():
     """p(a)² has the mass 1/√(4π) and is the density of N(0, 1/√2)."""
     apg = pg.APG(
         scaled, data={"x": "points"}, blocks=[pg.Block("a", proposal=pg.Prior(), move=pg.Metropolis())], example={"x": X}
@@ -149,8 +149,8 @@ def near_missing(data, latents, model):
 
 
 @pytest.mark.parametrize("proposal", [pg.Prior(), near_missing], ids=["prior", "a user's program"])
-def test_missing_observations_change_nothing_whatever_proposes_them(proposal):
-    """`obs_mask` makes a latent site of all points, seen or not; the evidence is that of the points seen."""
+def test_missing_observations_change_nothing_under_any_proposal(proposal):
+    """`obs_mask` makes a latent site of all points; the evidence is that of the observed points."""
     instance = {"x": np.array([0.4, 9.0, -0.3], np.float32), "seen": np.array([True, False, True])}
     blocks = [pg.Block("a", proposal=near_a), pg.Block("x_unobserved", proposal=proposal)]
     apg = pg.APG(partly_seen, data={"x": "points", "seen": "points"}, blocks=blocks)
@@ -170,7 +170,7 @@ def masked_latent(x, seen):
 
 
 def test_a_latent_site_inside_a_mask_is_refused():
-    with pytest.raises(ValueError, match=r"latent site 'z' lies inside a mask.*sample it outside"):
+    with pytest.raises(ValueError, match=r"latent site 'z' is inside a mask.*sample it outside"):
         pg.APG(
             masked_latent,
             data={"x": "points", "seen": "points"},
@@ -186,7 +186,7 @@ def masked_by_name(x, seen):
 
 
 def test_the_name_alone_does_not_make_a_masked_latent_a_missing_observation():
-    with pytest.raises(ValueError, match="latent site 'z_unobserved' lies inside a mask"):
+    with pytest.raises(ValueError, match="latent site 'z_unobserved' is inside a mask"):
         pg.APG(
             masked_by_name,
             data={"x": "points", "seen": "points"},
@@ -196,7 +196,7 @@ def test_the_name_alone_does_not_make_a_masked_latent_a_missing_observation():
 
 
 def gated(x):
-    """Where z is negative, no value of c is possible."""
+    """If z is negative, no value of c is possible."""
     z = numpyro.sample("z", dist.Normal(0.0, 1.0))
     c = numpyro.sample("c", dist.Bernoulli(0.5))
     numpyro.factor("gate", jnp.where(z > 0, 0.0, -jnp.inf) + 0.0 * c)

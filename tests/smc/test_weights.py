@@ -1,4 +1,4 @@
-"""Weights: zero stays zero, NaN never spreads, and what fails is flagged."""
+"""Weights: zero stays zero, NaN never spreads, and failures are flagged."""
 
 import equinox as eqx
 import jax
@@ -39,7 +39,7 @@ def population(log_weights: list[float]) -> Population:
 
 
 @pytest.mark.parametrize("offset", [0.0, -1e4, 1e4, 80.0])
-def test_normalised_weights_and_their_numbers_agree_with_float64_at_any_offset(offset):
+def test_normalised_weights_and_their_statistics_agree_with_float64_at_any_offset(offset):
     log_weights = np.array([0.0, -1.0, 2.0, -INF, 0.5])
     weights = np.exp(log_weights) / np.exp(log_weights).sum()
     shifted = jnp.array(log_weights + offset)
@@ -68,7 +68,7 @@ def test_numbers_that_no_density_produces_count_as_weight_zero():
     assert ess(jnp.array([1.0, NAN])) == 1
 
 
-def test_each_column_is_normalised_by_itself():
+def test_each_column_is_normalised_separately():
     columns = jnp.array([[0.0, -INF, 3.0], [0.0, -INF, -INF]])
     np.testing.assert_allclose(normalise(columns), [[0.5, 0.0, 1.0], [0.5, 0.0, 0.0]])
 
@@ -86,14 +86,14 @@ def test_weights_fail_when_none_is_left_or_one_is_not_a_number(log_weights, fail
     assert bool(degenerate(jnp.array(log_weights))) == failed
 
 
-def test_a_weight_of_zero_stays_zero_whatever_the_move_says():
+def test_a_weight_of_zero_stays_zero_after_any_move():
     before = population([0.0, -INF, 1.0])
     after = before.weigh(before.particles, jnp.array([0.5, 1e3, -INF]))
     np.testing.assert_array_equal(after.log_weights, [0.5, -INF, -INF])
     assert not after.degenerate
 
 
-def test_a_move_that_is_not_a_number_kills_its_particle_alone_and_is_flagged():
+def test_a_nan_increment_removes_only_its_own_particle_and_is_flagged():
     before = population([0.0, 0.0, 0.0])
     after = before.weigh(before.particles, jnp.array([0.5, NAN, 0.25]))
     np.testing.assert_array_equal(after.log_weights, [0.5, -INF, 0.25])
@@ -114,7 +114,7 @@ def test_a_population_without_weight_keeps_its_particles_is_flagged_and_has_evid
 
 
 @pytest.mark.parametrize("scheme", [systematic, stratified, residual, multinomial])
-def test_resampling_moves_the_mean_weight_into_the_evidence_and_leaves_their_product(scheme):
+def test_resampling_moves_the_mean_weight_into_the_evidence_and_keeps_their_product(scheme):
     before = population([0.0, -INF, 2.0, 1.0])
     after = before.resample(jax.random.key(0), scheme, below=1.0)
     np.testing.assert_allclose(after.total_log_evidence, before.total_log_evidence, rtol=1e-6)
@@ -126,7 +126,7 @@ def test_resampling_moves_the_mean_weight_into_the_evidence_and_leaves_their_pro
 @pytest.mark.parametrize(
     ("log_weights", "below", "resampled"),
     [
-        ([0.3, 0.3, 0.3, 0.3], 1.0, False),  # equal weights never
+        ([0.3, 0.3, 0.3, 0.3], 1.0, False),  # equal weights are never resampled
         ([0.0, 0.0, -INF, -INF], 0.5, False),  # an effective size of 2 is not below 2
         ([0.0, 0.0, -INF, -INF], 0.6, True),
         ([0.0, -INF, -INF, -INF], 0.0, False),
@@ -140,13 +140,13 @@ def test_a_population_is_resampled_only_below_its_threshold(log_weights, below, 
     np.testing.assert_allclose(after.total_log_evidence, before.total_log_evidence, rtol=1e-6)
 
 
-def test_diversity_counts_initial_particles_with_descendants():
+def test_num_ancestors_counts_initial_particles_with_descendants():
     after = population([-INF, 0.0, -INF, -INF]).resample(jax.random.key(0), systematic, below=1.0)
     assert after.num_ancestors == 1
     assert population([0.0, 0.0, 0.0]).num_ancestors == 3
 
 
-def test_the_diversity_of_a_million_particles_is_counted_without_comparing_them_in_pairs():
+def test_num_ancestors_of_a_million_particles_is_counted_without_comparing_all_pairs():
     ancestors = np.random.default_rng(0).integers(0, 10**6, 10**6, np.int32)
     many = eqx.tree_at(lambda one: one.ancestors, population([0.0]), jnp.asarray(ancestors))
     assert many.num_ancestors == len(np.unique(ancestors))

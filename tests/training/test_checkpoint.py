@@ -1,4 +1,4 @@
-"""Checkpoints: what is written comes back, and what does not fit is named."""
+"""Checkpoints: arrays survive saving and loading, and mismatches are named."""
 
 import json
 import resource
@@ -64,7 +64,7 @@ def empty_files(directory: Path) -> None:
 
 
 class Wider(eqx.Module):
-    """A proposal for the same site with an array more, or one of another shape."""
+    """A proposal for the same site with an additional array, or with one of another shape."""
 
     a: jax.Array
     s: jax.Array
@@ -90,7 +90,7 @@ def test_arrays_are_named_by_their_path_and_random_keys_survive() -> None:
 # Samplers ---------------------------------------------------------------------------------------------------------------
 
 
-def test_saved_sampler_loads_into_one_of_the_same_kind(located: pg.APG, tmp_path: Path) -> None:
+def test_a_saved_sampler_loads_into_one_of_the_same_structure(located: pg.APG, tmp_path: Path) -> None:
     with_arrays(located, 1.25, -0.75).save(tmp_path, {"experiment": "located"})
     assert proposal(located.load(tmp_path)) == [1.25, -0.75]
     assert proposal(located) == [0.5, 0.5]
@@ -100,15 +100,15 @@ def test_saved_sampler_loads_into_one_of_the_same_kind(located: pg.APG, tmp_path
     assert about["step"] == 0
 
 
-def test_checkpoints_know_nothing_of_devices(located: pg.APG, tmp_path: Path) -> None:
-    """Orbax refuses to read an array that it wrote from a device on a machine with others."""
+def test_checkpoints_do_not_record_devices(located: pg.APG, tmp_path: Path) -> None:
+    """Orbax refuses to read an array that was written from a device which the machine does not have."""
     located.save(tmp_path)
     assert all(type(array) is np.ndarray for array in read_arrays(tmp_path).values())
     for variant in GMM.variants:
         assert all(type(array) is np.ndarray for array in read_arrays(GMM.shipped / variant).values())
 
 
-def test_saving_again_replaces_what_was_saved(located: pg.APG, tmp_path: Path) -> None:
+def test_saving_again_replaces_the_saved_sampler(located: pg.APG, tmp_path: Path) -> None:
     with_arrays(located, 1.0, 1.0).save(tmp_path)
     with_arrays(located, 2.0, 2.0).save(tmp_path)
     assert proposal(located.load(tmp_path)) == [2.0, 2.0]
@@ -150,7 +150,7 @@ def test_trained_sampler_loads_from_the_directory_of_its_run(located: pg.APG, tm
     ],
     ids=["missing", "shape", "extra"],
 )
-def test_checkpoint_of_another_sampler_is_refused(located: pg.APG, tmp_path: Path, saved: Any, message: str) -> None:
+def test_a_checkpoint_of_another_sampler_is_refused(located: pg.APG, tmp_path: Path, saved: Any, message: str) -> None:
     if isinstance(saved, Wider):
         located_sampler(saved, example=EXAMPLE).save(tmp_path)
     else:
@@ -179,7 +179,7 @@ def test_an_exported_sampler_is_that_of_the_run_and_nothing_else(
     assert not any(str(tmp_path).encode() in path.read_bytes() for path in written)
 
 
-def test_a_fingerprint_tells_samplers_apart(located: pg.APG, tmp_path: Path) -> None:
+def test_fingerprints_of_different_samplers_differ(located: pg.APG, tmp_path: Path) -> None:
     for name, apg in {"one": located, "same": located, "other": with_arrays(located, 1.25, -0.75)}.items():
         apg.save(tmp_path / name)
     one, same, other = (fingerprint(tmp_path / name) for name in ("one", "same", "other"))
@@ -219,7 +219,7 @@ def test_directory_that_cannot_be_written_is_named(located: pg.APG, tmp_path: Pa
         located.save(tmp_path / "file")
 
 
-def test_damaged_checkpoint_is_an_error_of_its_own(located: pg.APG, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_raises_a_checkpoint_error(located: pg.APG, tmp_path: Path) -> None:
     located.save(tmp_path)
     empty_files(tmp_path / "0" / "arrays")
     with pytest.raises(pg.CheckpointError, match=r"the checkpoint .*/0 is damaged: its arrays cannot be read"):
@@ -227,14 +227,14 @@ def test_damaged_checkpoint_is_an_error_of_its_own(located: pg.APG, tmp_path: Pa
 
 
 @pytest.mark.parametrize("read", [read_about, read_arrays], ids=["about", "arrays"])
-def test_checkpoint_of_another_format_is_refused(
+def test_a_checkpoint_of_another_format_is_refused(
     located: pg.APG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
 ) -> None:
     for module in (checkpoint, reading):
         monkeypatch.setattr(module, "FORMAT", 99)
     located.save(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(pg.CheckpointError, match="has format 99, this version of popgibbs reads 2"):
+    with pytest.raises(pg.CheckpointError, match="has format 99, but this version of popgibbs reads format 2"):
         read(tmp_path)
 
 
@@ -253,7 +253,7 @@ def rename_step(path: Path) -> None:
 
 
 def resign(path: Path, **changes: Any) -> None:
-    """Change a description so that its checksum agrees, as damage never does."""
+    """Change a description and its checksum, so that both agree."""
     about = json.loads((path / "about" / "metadata").read_text()) | changes
     about["checksum"] = reading.digest_of_about(about)
     (path / "about" / "metadata").write_text(json.dumps(about))
@@ -262,7 +262,7 @@ def resign(path: Path, **changes: Any) -> None:
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "its description cannot be read": lambda path: (path / "about" / "metadata").write_bytes(b"\xff"),
     "its description differs from its checksum": lambda path: rewrite(path / "about" / "metadata", "located", "lacated"),
-    "its description is of step 0": rename_step,
+    "its description belongs to step 0": rename_step,
     "its arrays cannot be read": lambda path: empty_files(path / "arrays"),
     "its arrays differ from their checksum": lambda path: resign(path, arrays_checksum="0"),
 }
@@ -272,13 +272,13 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 def test_a_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     located: pg.APG, tmp_path: Path, capfd: pytest.CaptureFixture[str], why: str
 ) -> None:
-    """Both are named, and nothing else is printed: no tracebacks of the storage's threads."""
+    """The warning names both, and nothing else is printed, such as tracebacks of the storage's threads."""
     for a in (1.0, 2.0):
         with_arrays(located, a, 0.5).save(tmp_path, {"experiment": "located"})
     DAMAGE[why](tmp_path / "1")
-    with pytest.warns(UserWarning, match=rf"the checkpoint .*/1 is damaged: {why}; .*/0 is used instead$") as told:
+    with pytest.warns(UserWarning, match=rf"the checkpoint .*/1 is damaged: {why}; .*/0 is used instead$") as warned:
         assert proposal(located.load(tmp_path)) == [1.0, 0.5]
-    assert len(told) == 1
+    assert len(warned) == 1
     with pytest.raises(pg.CheckpointError, match=rf"^the checkpoint .*/1 is damaged: {why}$"):
         located.load(tmp_path, step=1)
     shutil.rmtree(tmp_path / "0")
@@ -314,12 +314,12 @@ HUGE = 10**12
     ("header", "message"),
     [
         ({"shape": [HUGE], "chunks": [HUGE]}, rf"'arrays/w' has shape \({HUGE},\) and dtype float32, not as declared"),
-        ({"chunks": [HUGE]}, "'arrays/w' lies in pieces that are larger than it is"),
+        ({"chunks": [HUGE]}, "'arrays/w' is stored in chunks that are larger than it is"),
         ({"dtype": "<i4"}, "'arrays/w' has shape .* and dtype int32, not as declared"),
     ],
     ids=["shape", "piece", "dtype"],
 )
-def test_what_arrays_declare_is_checked_before_memory_is_asked_for(
+def test_declared_sizes_are_checked_before_memory_is_allocated(
     tmp_path: Path, header: dict[str, Any], message: str
 ) -> None:
     declare(tmp_path, header)
@@ -327,7 +327,7 @@ def test_what_arrays_declare_is_checked_before_memory_is_asked_for(
         read(tmp_path)
 
 
-def test_a_size_that_files_cannot_hold_is_refused_though_all_of_the_checkpoint_agrees_on_it(tmp_path: Path) -> None:
+def test_a_size_that_the_files_cannot_hold_is_refused_even_if_the_checkpoint_is_consistent(tmp_path: Path) -> None:
     declare(tmp_path, {"shape": [HUGE], "chunks": [HUGE]})
     resign(tmp_path / "0", arrays={"arrays/w": ["float32", [HUGE]]})
     with pytest.raises(pg.CheckpointError, match=f"it declares arrays of {4 * HUGE} bytes, which its files cannot hold"):
@@ -335,7 +335,7 @@ def test_a_size_that_files_cannot_hold_is_refused_though_all_of_the_checkpoint_a
 
 
 def declare(directory: Path, header: dict[str, Any]) -> None:
-    """Save a small array and let its header say something else."""
+    """Save a small array and change its header."""
     checkpoints = Checkpoints(directory)
     checkpoints.save(0, {"arrays": {"w": np.ones(3, np.float32)}})
     checkpoints.close()
@@ -352,7 +352,7 @@ def test_arrays_that_compress_well_are_read(tmp_path: Path) -> None:
     assert read(tmp_path).arrays["arrays/w"].shape == (2**22,)
 
 
-def test_numbers_that_are_not_finite_are_refused_except_where_the_sampler_has_them(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_refused_unless_the_fresh_sampler_has_them(tmp_path: Path) -> None:
     mask = {"arrays": {"logits": np.array([0.0, -np.inf], np.float32)}}
     restored = from_names(to_names(mask), mask, "here")
     assert restored["arrays"]["logits"].tolist() == [0.0, -np.inf]
@@ -376,7 +376,7 @@ def test_floats_of_a_loaded_sampler_may_be_narrower() -> None:
 
 
 @pytest.mark.parametrize("step", [-3, 8])
-def test_a_state_of_another_step_is_refused(tmp_path: Path, step: int) -> None:
+def test_the_state_of_another_step_is_refused(tmp_path: Path, step: int) -> None:
     state = {"arrays": {"a": np.zeros(2, np.float32)}, "step": np.int32(step)}
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(7, state)
@@ -389,7 +389,7 @@ def test_a_state_of_another_step_is_refused(tmp_path: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["run[1]", "run**", "a?b/[c]*"])
-def test_a_run_may_lie_in_a_directory_whose_name_looks_like_a_pattern(located: pg.APG, tmp_path: Path, name: str) -> None:
+def test_a_run_may_be_in_a_directory_whose_name_looks_like_a_pattern(located: pg.APG, tmp_path: Path, name: str) -> None:
     for a in (1.0, 2.0, 3.0):
         with_arrays(located, a, 0.5).save(tmp_path / name)
     assert proposal(located.load(tmp_path / name)) == [3.0, 0.5]
@@ -405,11 +405,11 @@ def test_the_first_checkpoint_is_read_back(located: pg.APG, tmp_path: Path, monk
         return bool(written)
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", losing)
-    with pytest.raises(pg.CheckpointError, match=r"what was saved cannot be read back: the checkpoint .*/0 is damaged"):
+    with pytest.raises(pg.CheckpointError, match=r"the saved checkpoint cannot be read back: .*/0 is damaged"):
         located.save(tmp_path)
 
 
-def test_a_save_that_fails_is_one_sentence_and_leaves_what_was_there(
+def test_a_failing_save_is_reported_in_one_sentence_and_keeps_older_checkpoints(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     small, large = ({"arrays": np.random.default_rng(0).normal(size=size)} for size in (10, 100_000))
@@ -433,13 +433,13 @@ def test_a_save_that_fails_is_one_sentence_and_leaves_what_was_there(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_configuration_that_is_not_json_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_json_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="configuration of a run is saved as JSON, but Object of type ndarray is not"):
         Checkpoints(tmp_path / "run", {"size": np.zeros(2)})
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_killed_process_left_half_written_is_removed(located: pg.APG, tmp_path: Path) -> None:
+def test_half_written_files_of_a_killed_process_are_removed(located: pg.APG, tmp_path: Path) -> None:
     located.save(tmp_path)
     (tmp_path / "5.orbax-checkpoint-tmp").mkdir()
     located.save(tmp_path)

@@ -1,4 +1,4 @@
-"""A directory has one writer, whose end, however it comes, lets the next one in."""
+"""A directory has one writer, and is free when that process ends for whatever reason."""
 
 import os
 import signal
@@ -21,9 +21,9 @@ time.sleep(60)
 """
 
 
-def test_a_second_writer_is_told_which_process_holds_the_directory(tmp_path: Path) -> None:
+def test_the_error_of_a_second_writer_names_the_process_that_holds_the_directory(tmp_path: Path) -> None:
     first = Checkpoints(tmp_path)
-    holder = rf"is being written by process {os.getpid()} on .*, which began at \d{{4}}-.*; wait for it or choose another"
+    holder = rf"is being written by process {os.getpid()} on .*, which started at \d{{4}}-.*; wait for it or choose"
     with pytest.raises(pg.CheckpointError, match=holder):
         Checkpoints(tmp_path)
     first.close()
@@ -47,7 +47,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
 def test_a_writer_that_waited_for_a_file_which_was_then_removed_locks_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder removes its file when it ends: a lock on the removed file would keep nobody out."""
+    """The holder removes its file when it ends, and a lock on the removed file would exclude nobody."""
     holder, flock = Lock(tmp_path), lock.fcntl.flock
 
     def after_the_end_of_the_holder(*arguments: int) -> None:
@@ -62,12 +62,12 @@ def test_a_writer_that_waited_for_a_file_which_was_then_removed_locks_the_new_on
     second.release()
 
 
-def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with pytest.warns(UserWarning, match=r"cannot lock .* \(Operation not supported\): make sure that no other process"):
+    with pytest.warns(UserWarning, match=r"cannot lock .* \(Operation not supported\); make sure that no other process"):
         Lock(tmp_path).release()
 
 

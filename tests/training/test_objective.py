@@ -26,12 +26,12 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 NUM_SWEEPS, NUM_PARTICLES = 2, 3
 X = {"x": np.array([0.4, 1.5, 0.9], np.float32)}
-SITES = ("sigma", "mu", "c")  # a block each, in this order
+SITES = ("sigma", "mu", "c")  # one block per site, in this order
 
 
 @pytest.fixture(scope="module")
 def sampler() -> BuiltSampler:
-    """Resampling is rare, so that incoming weights are seldom equal."""
+    """A sampler that rarely resamples, so that incoming weights are rarely equal."""
     return clusters_sampler(ess_threshold=0.4, example={"x": np.array([-1.0, 0.5, 2.0, 1.0])}).built
 
 
@@ -84,7 +84,7 @@ def softmax(log_weights: np.ndarray) -> np.ndarray:
 
 
 def by_hand(arrays: Any, static: Any, batch: Data, events: list[tuple[int | None, Event]]) -> Any:
-    """The loss of the unrolled run, one particle after another."""
+    """The loss of the unrolled run, particle by particle."""
     sampler = eqx.combine(arrays, static)
     loss = 0.0
     for row, (index, recorded), particle in product(range(2), events, range(NUM_PARTICLES)):
@@ -97,7 +97,7 @@ def by_hand(arrays: Any, static: Any, batch: Data, events: list[tuple[int | None
 def weighted_log_density(
     sampler: BuiltSampler, x: jax.Array, real: np.ndarray, index: int | None, event: Any, particle: int
 ) -> jax.Array:
-    """w̄ log q + w̄ log p of one particle at one step, the weights of real elements written out."""
+    """w̄ log q + w̄ log p of one particle at one step, with explicit weights of real elements."""
     data = Data({"x": x}, {"points": jnp.ones(len(real), bool)})
     proposed = {} if index is None else event.proposed
     latents = {name: value[particle] for name, value in (event.latents | proposed).items()}
@@ -143,7 +143,7 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 @pytest.fixture(scope="module")
 def weighed(sampler: BuiltSampler, batch: Data) -> Any:
-    """The gradient of a model with arrays, every block weighed, by element where that is valid."""
+    """The gradient of a model with arrays, with every block weighed, by element where that is valid."""
     return gradient_of(variant(sampler, model=clusters_model()), batch)
 
 
@@ -162,7 +162,7 @@ def test_accumulated_gradient_is_that_of_the_unrolled_loss(
     assert_same(found.arrays, expected)
 
 
-def test_a_model_may_learn_at_the_end_of_sweeps_only(sampler: BuiltSampler, batch: Data, weighed: Any) -> None:
+def test_a_model_may_learn_only_at_the_end_of_sweeps(sampler: BuiltSampler, batch: Data, weighed: Any) -> None:
     chosen = variant(sampler, model=clusters_model())
     found = gradient_of(chosen, batch, update_model="every_sweep")
     assert_same(found.arrays.blocks, weighed.arrays.blocks)
@@ -217,7 +217,7 @@ class Shifted(eqx.Module):
 
 
 class Borrowed(eqx.Module):
-    """A proposal that reads the model's array, or else a number of the same value."""
+    """A proposal that reads the model's array, or a constant of the same value."""
 
     a: jax.Array
     constant: float | None = eqx.field(static=True)
@@ -240,7 +240,7 @@ def test_gradient_of_a_proposal_does_not_reach_the_model_that_it_reads() -> None
 
 
 def test_the_ess_fraction_is_that_of_the_weights_in_the_gradient(sampler, batch):
-    """By block: 1 / (L Σ w̄²) with each real element's own weights, averaged over elements, instances and sweeps."""
+    """For each block, 1 / (L Σ w̄²) with each real element's weights, averaged over elements, instances and sweeps."""
     weighed = variant(sampler)
     shares: dict[int, list[float]] = {0: [], 1: [], 2: []}
     for index, recorded in record(weighed, batch):

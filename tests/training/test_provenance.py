@@ -1,4 +1,4 @@
-"""What a run was made with: other optimisers are told apart, the same one made twice is the same."""
+"""Descriptions of optimisers differ between different ones, and agree for the same one constructed twice."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from popgibbs.training import hyperparameters, refuse_changes
 
 
 class Halving:
-    """A schedule that is an object."""
+    """A schedule as a callable object."""
 
     def __init__(self, rate: float):
         self.rate = rate
@@ -33,12 +33,12 @@ OPTIMISERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_a_hyperparameter_tells_optimisers_apart(name: str) -> None:
+def test_optimisers_with_a_different_hyperparameter_differ(name: str) -> None:
     make = OPTIMISERS[name]
     assert hyperparameters(make(0.25)) == hyperparameters(make(0.25)) != hyperparameters(make(0.5))
 
 
-def test_transformations_without_numbers_and_constants_of_functions_are_told_apart() -> None:
+def test_optimisers_with_different_transformations_or_constants_differ() -> None:
     assert hyperparameters(optax.sgd(0.1)) != hyperparameters(optax.sign_sgd(0.1))
     assert hyperparameters(optax.sgd(lambda step: 0.1)) != hyperparameters(optax.sgd(lambda step: 0.2))
 

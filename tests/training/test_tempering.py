@@ -1,4 +1,4 @@
-"""Tempering: β is a power of the likelihood, rises only as fast as the sampler follows, and survives a stop."""
+"""Tempering: β is a power of the likelihood, rises only as fast as the sampler follows, and is resumed."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def with_noise(scale: float):
 
 
 def test_a_tempered_gaussian_is_one_with_wider_noise() -> None:
-    """p(x | z)^β is Normal noise of scale σ/√β up to a constant: the same particles, weights and ancestors."""
+    """p(x | z)^β is Normal noise of scale σ/√β up to a constant, with the same particles, weights and ancestors."""
 
     def sampled(scale: float, beta: float | None):
         apg = pg.APG(with_noise(scale), data={"x": "points"}, blocks=[pg.Block("mu", proposal=pg.Prior())])
@@ -100,8 +100,8 @@ def test_a_tempered_run_reaches_the_model_itself_and_resumes_bit_for_bit(tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 0.0}, r"start=0.0\) must lie in \(0, 1\]"),
-        ({"start": 0.5, "min_ess_fraction": 1.0}, "must lie between 0 and 1"),
+        ({"start": 0.0}, r"start=0.0\) must be in \(0, 1\]"),
+        ({"start": 0.5, "min_ess_fraction": 1.0}, "must be between 0 and 1"),
         ({"start": 0.5, "rate": 0.0}, "must be positive"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Training: it learns exact conditionals, repeats bit for bit, survives stops and steps that fail."""
+"""Training learns exact conditionals, is reproducible bit for bit, and survives stops and failing steps."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def uninterrupted(located: pg.APG) -> pg.Fit:
 
 
 class Tracked(NamedTuple):
-    """A run with what was seen of it."""
+    """A run and everything observed during it."""
 
     fit: pg.Fit
     received: list[Any]  # by its trackers
@@ -60,7 +60,7 @@ class Tracked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def tracked(located: pg.APG) -> Tracked:
-    """The same run again."""
+    """The same run again, with trackers and a progress bar."""
     received: list[Any] = []
     steps: list[Any] = []
     screen = StringIO()
@@ -115,14 +115,14 @@ def test_training_finds_the_exact_conditionals() -> None:
     np.testing.assert_allclose([points.a, points.b, points.s], [0.5, 0.5, -0.5 * np.log(2)], atol=0.03)
     loss = fitted.history["loss"][:, 1]
     error = loss[-50:].std() / np.sqrt(50)
-    # The entropy of q(z | x, μ): three points in the plane, two sweeps.
+    # The entropy of q(z | x, μ) for three points in the plane and two sweeps.
     assert abs(loss[-50:].mean() - 2 * 3 * 2 * 0.5 * np.log(2 * np.pi * np.e / 2)) < 4 * error
     assert loss[:3].mean() > loss[-50:].mean() + 1.0
     assert np.all(fitted.history["ess"][-1] > 0.95 * 20)
     assert arrays(apg)[0] == np.float32(0.8)
 
 
-def test_same_key_gives_the_same_bits(uninterrupted: pg.Fit, tracked: Tracked) -> None:
+def test_the_same_key_gives_the_same_bits(uninterrupted: pg.Fit, tracked: Tracked) -> None:
     assert [a.tobytes() for a in arrays(tracked.fit.sampler)] == [a.tobytes() for a in arrays(uninterrupted.sampler)]
     assert np.array_equal(tracked.fit.history["loss"][-1], uninterrupted.history["loss"][-1])
 
@@ -149,7 +149,7 @@ def test_trackers_receive_the_numbers_of_reported_steps(tracked: Tracked) -> Non
         ({"num_steps": 1, "checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
         ({"num_steps": 1, "report_every": 0}, "report_every=0 must be at least 1"),
         ({"num_steps": 1, "resume": True}, "resume needs a directory for checkpoints"),
-        ({"num_steps": 1, "step": 3}, "step=3 is for a run that is resumed; add resume=True"),
+        ({"num_steps": 1, "step": 3}, "step=3 applies only to a resumed run; add resume=True"),
     ],
 )
 def test_budget_is_checked(located: pg.APG, options: dict[str, int], message: str) -> None:
@@ -199,10 +199,10 @@ def test_the_second_signal_ends_a_run_at_once(located: pg.APG, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("saves", "held"), [(False, [False] * 3), (True, [False, True, True])])
-def test_signals_are_held_back_only_when_there_is_something_to_save(
+def test_signals_are_delayed_only_when_there_is_something_to_save(
     located: pg.APG, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: bool, held: list[bool]
 ) -> None:
-    """Not during the first step, which compiles, nor without checkpoints: the process then ends as it would anyway."""
+    """During the first step, which compiles, and without checkpoints, a signal ends the process as usual."""
     handler, found = signal.getsignal(signal.SIGTERM), []
 
     class Watched(TrainingStep):
@@ -216,7 +216,7 @@ def test_signals_are_held_back_only_when_there_is_something_to_save(
 
 
 @pytest.mark.parametrize("choice", ["damaged", "chosen"])
-def test_a_run_goes_on_from_an_earlier_checkpoint_bit_for_bit(
+def test_a_run_continues_from_an_earlier_checkpoint_bit_for_bit(
     located: pg.APG, uninterrupted: pg.Fit, tmp_path: Path, choice: str
 ) -> None:
     """Later checkpoints are replaced."""
@@ -259,12 +259,12 @@ def begun(located: pg.APG, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_run_is_resumed_with_what_it_was_made_with(
+def test_a_run_is_resumed_with_its_own_arguments(
     located: pg.APG, begun: Path, options: dict[str, Any], message: str
 ) -> None:
     arguments = {"key": KEY, "instances": INSTANCES, "optimiser": optax.adam(1e-2), "batch_size": 2}
     arguments |= {"num_sweeps": 1, "num_particles": 4} | options
-    with pytest.raises(ValueError, match=f"the run in .* was made with {message}; keep that, or begin a new run"):
+    with pytest.raises(ValueError, match=f"the run in .* was made with {message}; keep that, or start a new run"):
         located.fit(**arguments, num_steps=3, checkpoints=begun, resume=True, progress=False)
 
 
@@ -274,12 +274,12 @@ def test_a_run_beyond_its_last_step_is_refused(located: pg.APG, begun: Path) -> 
     assert read_about(begun)["step"] == 2
 
 
-def test_an_optimiser_of_another_version_is_told_by_its_state(
+def test_an_optimiser_of_another_version_is_identified_by_its_state(
     located: pg.APG, begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Optax calls its parts is its own affair; what it keeps is not."""
+    """Names inside Optax may change between versions, but the optimiser's state must fit."""
     monkeypatch.setattr(checkpoint, "versions", lambda: {"optax": "a later one"})
-    with pytest.raises(pg.CheckpointError, match="is of another optimiser: it holds 'optimiser/0/count'"):
+    with pytest.raises(pg.CheckpointError, match="belongs to a different optimiser: it holds 'optimiser/0/count'"):
         fit(located, checkpoints=begun, resume=True, optimiser=optax.sgd(1e-2))
 
 
@@ -287,7 +287,7 @@ def test_an_optimiser_of_another_version_is_told_by_its_state(
 
 
 class Brittle(eqx.Module):
-    """A proposal whose gradient, not its value, is NaN on instances that are all zero."""
+    """A proposal whose gradient, but not its value, is NaN on instances of zeros."""
 
     a: jax.Array
 
@@ -330,7 +330,7 @@ def test_many_failed_steps_in_a_row_stop_the_run_and_name_the_block(
         fit(brittle, instances={"x": np.zeros((2, 3))}, report_every=2)
 
 
-def test_gradients_of_the_initial_sampler_are_watched_too(
+def test_gradients_of_the_initial_sampler_are_checked_too(
     located: pg.APG, brittle: pg.APG, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "MAX_SKIPPED_IN_A_ROW", 3)
@@ -343,8 +343,8 @@ def test_gradients_of_the_initial_sampler_are_watched_too(
 
 
 @pytest.mark.parametrize("microbatch_size", [1, 3, 4])
-def test_a_step_is_the_same_however_many_instances_are_worked_on_at_once(located: pg.APG, microbatch_size: int) -> None:
-    """Of six instances four would leave two over, so that they go by threes."""
+def test_a_step_does_not_depend_on_the_microbatch_size(located: pg.APG, microbatch_size: int) -> None:
+    """A size of four does not divide six instances, so they are processed in threes."""
     batch = jax.vmap(lambda x: complete({"x": x}, located.axes))(INSTANCES["x"])
     optimiser = optax.sgd(0.1)
 
@@ -373,7 +373,7 @@ np.savez(sys.argv[2], *numbers())
 
 
 def numbers() -> list[np.ndarray]:
-    """What a short training leads to, and samples by it, in batches that two devices cannot share evenly."""
+    """The arrays after a short training and samples with them, in batches that two devices cannot share evenly."""
     fitted = fit(located_sampler(), num_steps=3, batch_size=3).sampler
     posterior = fitted.sample(KEY, INSTANCES, num_sweeps=1, num_particles=3, batch_size=5)
     draws = np.stack([posterior[i]["mu"] for i in range(len(posterior))])

@@ -1,4 +1,4 @@
-"""From a model, blocks and an example to a checked sampler."""
+"""Building a checked sampler from a model, blocks and an example."""
 
 from popgibbs.building.factory import build
 from popgibbs.building.lanes import lanes

@@ -1,4 +1,4 @@
-"""Rules about blocks, and how the weight of each splits into elements."""
+"""Rules about blocks, and the split of their weights into elements."""
 
 import warnings
 from typing import Any
@@ -41,7 +41,7 @@ def check_cover(sites: tuple[Site, ...], blocks: tuple[Block, ...]) -> None:
 
 
 def check_models(blocks: tuple[Block, ...], target: Target) -> None:
-    """Every block can work on the model."""
+    """Check that every block can update its sites in this model."""
     for block in blocks:
         block.check_model(target)
     if isinstance(target.model, StateSpaceModel):
@@ -51,7 +51,7 @@ def check_models(blocks: tuple[Block, ...], target: Target) -> None:
 
 
 def _check_one_support(block: Block, target: Target) -> None:
-    """HMC moves states by one bijection to the real line, so their support must not differ between steps."""
+    """Check that all states have one support, because HMC maps them to the real line by one bijection."""
     kinds: list[Any] = []
 
     def supports(previous: Any) -> Any:
@@ -69,7 +69,7 @@ def _check_one_support(block: Block, target: Target) -> None:
 
 
 def finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
-    """The finite sites of a block that its move sums out, as a block of their own."""
+    """The finite sites of a block that its move sums out, as a separate block."""
     named = by_name(sites)
     if not (finite := block.summed_sites(named)):
         return None
@@ -79,7 +79,7 @@ def finite_part(block: Block, sites: tuple[Site, ...]) -> Block | None:
         if bounding := sorted(named[name].bounded_by & set(finite)):
             raise ValueError(
                 f"block '{block.name}': HMC cannot sum out '{bounding[0]}', on which the support of '{name}' depends; "
-                f"put '{bounding[0]}' into a block of its own"
+                f"put '{bounding[0]}' into a separate block"
             )
     return Block(*finite, proposal=Enumerated())
 
@@ -111,12 +111,12 @@ def candidate(block: Block, target: Target) -> Partition:
 
 
 def _shared_plates(sites: list[Site]) -> tuple[str, ...]:
-    """The plates that all sites lie in, in the order of their axes."""
+    """The plates that contain all sites, in the order of their axes."""
     return tuple(plate for plate, _ in sites[0].plates if all(site.axis(plate) is not None for site in sites))
 
 
 def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:
-    """A block that lies in a plate is expected to be weighed by element; say so if something outside prevents it."""
+    """Warn if a factor from outside the block's plate prevents weights by element, which users would expect."""
     if not (plates_of_block := _shared_plates(own)):
         return
     plate = plates_of_block[-1]
@@ -130,7 +130,7 @@ def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:
 
 
 def _by_component(block: Block, target: Target) -> Partition:
-    """The plate of components that the block's sites lie in; other factors are credited through `assigned_by`."""
+    """The split into components of the plate that contains the block's sites, with `assigned_by` for other factors."""
     sites = by_name(target.sites)
     label = f"block '{block.name}': assigned_by='{block.assigned_by}'"
     by = sites.get(block.assigned_by or "")
@@ -138,21 +138,21 @@ def _by_component(block: Block, target: Target) -> Partition:
         raise ValueError(f"{label} must name a finite discrete latent site of another block")
     shared = list(_shared_plates([sites[name] for name in block.sites]))
     if len(shared) != 1:
-        raise ValueError(f"{label} needs all sites of the block in one plate of components; they share {shared}")
+        raise ValueError(
+            f"{label} needs all sites of the block in one plate of components; their common plates are {shared}"
+        )
     size = target.plate_sizes[shared[0]]
     if by.support != tuple(range(size)):
         raise ValueError(f"{label} takes the values {by.support}, which are not the {size} components of '{shared[0]}'")
     for name in touched(target.sites, block.sites):
         routed = sites[name].axis(shared[0]) is None
         if routed and any(sites[name].axis(plate) is None for plate, _ in by.plates):
-            raise ValueError(
-                f"{label}: '{name}' depends on the block but lies outside the plates of '{block.assigned_by}'"
-            )
+            raise ValueError(f"{label}: '{name}' depends on the block but is outside the plates of '{block.assigned_by}'")
     return Partition(target.sites, tuple(shared), by)
 
 
 def decide(index: int, block: Block, candidate: Partition, findings: Findings) -> Partition:
-    """The candidate if elements proved independent; else the block as a whole, or an error where that was relied on."""
+    """The candidate split if elements are independent; otherwise none, or an error if the block relies on it."""
     if candidate.whole:
         return candidate
     whole = Partition(candidate.sites)
@@ -163,7 +163,7 @@ def decide(index: int, block: Block, candidate: Partition, findings: Findings) -
             f"one changes the log-probability of '{culprits[0]}' at another"
         )
         if block.assigned_by:
-            raise ValueError(f"{described}; drop assigned_by='{block.assigned_by}'")
+            raise ValueError(f"{described}; remove assigned_by='{block.assigned_by}'")
         if block.kernel.needs_finite:
             raise ValueError(f"{described}, so {type(block.kernel).__name__} would not be exact; use another proposal")
         warnings.warn(f"{described}; the block is weighed as a whole", stacklevel=4)
@@ -171,8 +171,8 @@ def decide(index: int, block: Block, candidate: Partition, findings: Findings) -
     if not findings.proposal_splits[index]:
         if block.assigned_by:
             raise ValueError(
-                f"block '{block.name}': assigned_by='{block.assigned_by}' weighs each component by itself, but the "
-                "proposal's log-probabilities do not split over components; give its sites the batch shape of the model's"
+                f"block '{block.name}': assigned_by='{block.assigned_by}' weighs each component separately, but the "
+                "proposal's log-probabilities do not split into components; give its sites the model's batch shape"
             )
         return whole
     return candidate
@@ -185,6 +185,6 @@ def check_enumerable(block: Block, partition: Partition, target: Target) -> None
     for name in block.sites:
         if len(shapes[name]) != len(partition.plates):
             raise ValueError(
-                f"block '{block.name}': {kind} needs '{name}' to have one value in each element of a plate that all its "
-                f"factors share; it has shape {shapes[name]}, the shared plates are {list(partition.plates)}"
+                f"block '{block.name}': {kind} needs '{name}' to have one value per element of the plates that all its "
+                f"factors share; it has shape {shapes[name]}, and the shared plates are {list(partition.plates)}"
             )

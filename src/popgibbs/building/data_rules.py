@@ -1,4 +1,4 @@
-"""Rules about a model and its data, in the words of users: messages name the site or the argument and the way out."""
+"""Rules about a model and its data, whose messages name the site or the argument and the way out."""
 
 import inspect
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from popgibbs.model import (
 )
 from popgibbs.smc import Block
 
-MIN_SIZE = 4  # of a declared plate in the checks; independence cannot be seen on fewer elements
+MIN_SIZE = 4  # of a declared plate in the checks; fewer elements do not show dependence
 
 
 def check_shared_arrays(model: Any, blocks: tuple[Block, ...]) -> None:
@@ -30,8 +30,8 @@ def check_shared_arrays(model: Any, blocks: tuple[Block, ...]) -> None:
         for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array)):
             if id(leaf) in owners:
                 raise ValueError(
-                    f"{name} holds an array that {owners[id(leaf)]} holds too, so it would be trained twice; build the "
-                    "network anew, or put both uses into one module (as __call__ and initial)"
+                    f"{name} holds an array that {owners[id(leaf)]} holds too, so it would be trained twice; build a "
+                    "second network, or put both uses into one module (as __call__ and initial)"
                 )
             owners[id(leaf)] = name
 
@@ -44,7 +44,7 @@ def check_signature(model: Any, example: Mapping[str, Any]) -> None:
 
 
 def enlarged(model: Any, example: Values, axes: Axes) -> tuple[Values, str | None]:
-    """The example with at least a few elements in every declared plate, by repetition, and why not if that fails."""
+    """The example with at least MIN_SIZE elements in every declared plate, by repetition, or why that fails."""
     sizes = {plate: mask.shape[0] for plate, mask in complete(example, axes).mask.items()}
     enlarged = pad(example, axes, {plate: max(size, MIN_SIZE) for plate, size in sizes.items()})
     if all(size >= MIN_SIZE for size in sizes.values()) or not _fails(model, enlarged) or _fails(model, example):
@@ -92,12 +92,12 @@ def sites_of(model: Any, example: Values) -> tuple[Site, ...]:
         shapes = {name: np.shape(value) for name, value in example.items()}
         raise ValueError(f"the model fails on data of shapes {shapes}: {first_line(error)}") from error
     if not latent_names(sites):
-        raise ValueError("the model has no latent sites: there is nothing to infer")
+        raise ValueError("the model has no latent sites, so there is nothing to infer")
     return sites
 
 
 def check_plates(target: Target, axes: Axes) -> str | None:
-    """Refuse declarations that the model contradicts; returns why instances must not be padded, if they must not."""
+    """Refuse declarations that the model contradicts; returns why instances cannot be padded, or None."""
     sizes = target.plate_sizes
     declared = [
         (argument, axis, plate)
@@ -114,12 +114,12 @@ def check_plates(target: Target, axes: Axes) -> str | None:
             )
         length = target.data[argument].shape[axis]
         if sizes[plate] != length:
-            raise ValueError(f"the plate '{plate}' has size {sizes[plate]} where '{argument}' has {length} elements")
+            raise ValueError(f"the plate '{plate}' has size {sizes[plate]}, but '{argument}' has {length} elements")
         for site in target.sites:
             if argument in site.arguments and site.axis(plate) is None:
                 kind = "observed site" if site.observed else "site"
                 cannot_pad = cannot_pad or (
-                    f"the {kind} '{site.name}' depends on '{argument}' but lies outside the plate '{plate}', so padded "
+                    f"the {kind} '{site.name}' depends on '{argument}' but is outside the plate '{plate}', so padded "
                     f"elements would count; put it inside numpyro.plate('{plate}', ...)"
                 )
     return cannot_pad

@@ -1,4 +1,4 @@
-"""The factory: a model, blocks and an example instance become a checked sampler."""
+"""The factory, which turns a model, blocks and an example instance into a checked sampler."""
 
 import warnings
 from typing import Any
@@ -44,13 +44,13 @@ def build(
     ess_threshold: float,
     first: BuiltSampler | None = None,
 ) -> BuiltSampler:
-    """Check a model, its blocks and an example instance against each other, and plan how each block works.
+    """Check a model, its blocks and an example instance against each other, and plan the updates of each block.
 
     Rules come first, in the order in which a user would look for a mistake: arguments, data, model, blocks, proposals.
     Measurements on the example follow, and then the plans.
     """
     if not 0.0 <= ess_threshold <= 1.0:
-        raise ValueError(f"ess_threshold={ess_threshold} is a fraction of the particles: it lies between 0 and 1")
+        raise ValueError(f"ess_threshold={ess_threshold} is a fraction of the particles; choose it between 0 and 1")
     check_shared_arrays(model, (*blocks, *(first.blocks if first else ())))
     check_signature(model, example)
     is_small = min(complete(example, axes).sizes, default=MIN_SIZE) < MIN_SIZE
@@ -67,7 +67,7 @@ def build(
     first_draws = _first_draws(blocks, target, first)
     updates = updates_of(blocks, target)
     draws = [*first_draws, *checked(updates, blocks, target)]
-    warn_of_waiting_calls(target, blocks, draws)  # before anything runs, because that is where it could hang
+    warn_of_waiting_calls(target, blocks, draws)  # before the first run, which could already hang
     weighed = [draw for draw in updates if is_weighed(blocks[draw.block])]
 
     findings = measure(target, judged, candidates, draws, weighed, axes, can_pad=cannot_pad is None)
@@ -103,7 +103,7 @@ def build(
 
 
 def _first_draws(blocks: tuple[Block, ...], target: Target, first: BuiltSampler | None) -> Sampled:
-    """The first draws to be checked; those of another sampler were when that was built."""
+    """The first draws to be checked; those of another sampler were checked when it was built."""
     if first is None:
         draws = check_first_draws(blocks, target)
         check_exchangeable(blocks, target)
@@ -114,7 +114,7 @@ def _first_draws(blocks: tuple[Block, ...], target: Target, first: BuiltSampler 
 
 
 def _with_moves(blocks: tuple[Block, ...], findings: Findings) -> tuple[Block, ...]:
-    """Blocks without a chosen move are weighed, unless their weight can be zero, where that is biased."""
+    """The blocks with their moves: `Reweight` by default, but `Metropolis` if a weight can be zero, which is biased."""
     biased = {draw.block for draw, possible in findings.never_impossible.items() if not possible}
     resolved = []
     for index, block in enumerate(blocks):

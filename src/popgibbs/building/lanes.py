@@ -1,9 +1,9 @@
 """A proof, from a traced program, that the elements of a plate do not mix.
 
 Every array of a jaxpr is in one of three states with respect to some input that has an axis of elements: it does not
-depend on the input (`None`); it has an axis along which its entry i depends on element i alone (the number of the
-axis, its lane); or nothing is known (`MIXED`). Each primitive carries the states from its inputs to its outputs, and one
-that is not listed here mixes. So a proof is a proof, and its absence says nothing.
+depend on the input (`None`); it has an axis along which its entry i depends on element i alone (the number of the axis,
+its lane); or nothing is known (`MIXED`). Each primitive maps the states of its inputs to those of its outputs, and a
+primitive that is not listed here mixes. A lane is therefore a proof, and `MIXED` does not prove dependence.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,14 +45,14 @@ _CALLS |= {"custom_vjp_call": "call_jaxpr", "checkpoint": "jaxpr", "remat": "jax
 
 
 def lanes(function: Callable[[Any], Any], inputs: Any, axes: Any) -> Any:
-    """The lane of every output of a function, whose inputs have their elements along the given axes."""
+    """The lane of every output of a function whose inputs have their elements along the given axes."""
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(inputs)
     found = _through(jaxpr.jaxpr, jax.tree.leaves(axes))
     return jax.tree.unflatten(jax.tree.structure(shapes), [_Found(lane) for lane in found])
 
 
 class _Found:
-    """A lane as a leaf of a tree, in which None would vanish."""
+    """A lane as a leaf of a tree, because None is not a leaf."""
 
     def __init__(self, lane: Lane):
         self.lane = lane
@@ -88,7 +88,7 @@ def _step(equation: Any, into: list[Lane]) -> list[Lane]:
 
 
 def _rule(name: str, equation: Any, into: list[Lane]) -> Lane:
-    """The lane of an output of a primitive of which at least one input has one, and none is mixed."""
+    """The lane of a primitive's outputs, if at least one input has a lane and none is mixed."""
     params, shapes = equation.params, [atom.aval.shape for atom in equation.invars]
     if name == "gather":
         return _of_gather(params["dimension_numbers"], params["slice_sizes"], into, shapes)
@@ -129,13 +129,13 @@ def _rule(name: str, equation: Any, into: list[Lane]) -> Lane:
 
 
 def _of_reshape(lane: int, shape: tuple[int, ...], out: tuple[int, ...]) -> Lane:
-    """The axis of the same size with as many entries before it."""
+    """The output axis of the same size with the same number of entries before it."""
     same = [i for i, size in enumerate(out) if size == shape[lane] and prod(out[:i]) == prod(shape[:lane])]
     return same[0] if same else MIXED
 
 
 def _of_gather(numbers: Any, sizes: Sequence[int], into: list[Lane], shapes: list[tuple[int, ...]]) -> Lane:
-    """`table[index]`: a lane in the index, in a batch axis that both share, or in an axis that is taken whole."""
+    """The lane of `table[index]`, from the index, from a batch axis that both share, or from an axis taken whole."""
     operand, index = into
     out_dim = len(shapes[1]) - 1 + len(numbers.offset_dims)
     batch = [axis for axis in range(out_dim) if axis not in numbers.offset_dims]

@@ -1,9 +1,9 @@
-"""A warning, when a sampler is built, about calls in its programs that can wait forever on CPU: LAPACK and FFTs.
+"""Warnings, when a sampler is built, about LAPACK and FFT calls in its programs, which can hang forever on CPU.
 
-jaxlib 0.10.0 to 0.11.0 divides a batch of matrices into tasks for the threads that XLA runs a program on, and the thread
-that does so waits for them. When every thread waits in this way, none is left to work (`docs/lapack.md`). A single matrix
-is not divided, so constants and learned arrays that all particles share do no harm. Since 0.11.1 LAPACK does not wait but
-FFTs do.
+jaxlib 0.10.0 to 0.11.0 divides a batch of matrices into tasks for the threads on which XLA runs a program, and the thread
+that does so waits for them. When every thread waits in this way, none is left to work (`docs/explanation/lapack.md`). A
+single matrix is not divided, so constants and learned arrays that all particles share are safe. Since 0.11.1 LAPACK does
+not wait, but FFTs do.
 """
 
 import math
@@ -23,20 +23,23 @@ from popgibbs.data import Data
 from popgibbs.model import Target, program
 from popgibbs.smc import Block
 
-# JAX's primitives that are custom calls of LAPACK on CPU. Their first input is a matrix, or a batch of them.
+# JAX's primitives that call LAPACK on CPU. Their first input is a matrix or a batch of matrices.
 _FACTORISATIONS = {"cholesky", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "tridiagonal"}
 _LAPACK = _FACTORISATIONS | {"eig", "eigh", "schur", "svd", "triangular_solve"}
 _DIVIDED = (0, 10, 0)  # the first jaxlib that divides batches of matrices
 _TURNED = (0, 11, 1)  # the first jaxlib whose FFTs wait for their threads, and whose LAPACK calls do not
-_WAY_OUT = "or set NPROC=1 and JAX_NUM_CPU_DEVICES=1 in the environment, so that XLA has one thread (docs/lapack.md)"
+_WAY_OUT = (
+    "or set NPROC=1 and JAX_NUM_CPU_DEVICES=1 in the environment, so that XLA has one thread "
+    "(docs/how-to/avoid-lapack-hangs.md)"
+)
 
 
 def warn_of_waiting_calls(target: Target, blocks: tuple[Block, ...], draws: list[Draw]) -> None:
     """Name the sites and the blocks whose programs call LAPACK or FFTs on batches, when run for many particles.
 
-    Programs are traced, not compiled. Does nothing where it is safe: on other backends, or with one thread.
+    Programs are traced, not compiled. Other backends, and programs on a single thread, are safe.
     """
-    one_thread = os.environ.get("NPROC") == "1" and jax.local_device_count() == 1  # XLA has one for each device at least
+    one_thread = os.environ.get("NPROC") == "1" and jax.local_device_count() == 1  # XLA has at least one per device
     if jax.default_backend() != "cpu" or one_thread:
         return
     found = {f"the site '{name}'": calls for name, calls in _calls_of_model(target).items()}
@@ -54,14 +57,14 @@ def warn_of_waiting_calls(target: Target, blocks: tuple[Block, ...], draws: list
             )
         if "fft" in calls:
             warnings.warn(
-                f"{owner} calls FFTs on batches, which can hang forever on CPU; write a short one as a product with the "
-                f"matrix of the transform, {_WAY_OUT}",
+                f"{owner} calls FFTs on batches, which can hang forever on CPU; write a short FFT as a product with "
+                f"the matrix of the transform, {_WAY_OUT}",
                 stacklevel=5,
             )
 
 
 def _calls_of_model(target: Target) -> dict[str, set[str]]:
-    """By site: what its value and its log-probability need, and no site before it does."""
+    """By site, the calls behind its value and its log-probability that no earlier site needs."""
 
     def run(key: PRNGKey, data: Data) -> list[Any]:
         values, log_probs = program.evaluate(Target(target.model, data, target.sites).program, key, {})
@@ -90,13 +93,13 @@ def _key() -> PRNGKey:
 
 
 def _traced(run: Callable[..., Any], *inputs: Any) -> Jaxpr:
-    """The program of two particles of two instances; a model's and a proposal's arrays are shared, as in a sampler."""
+    """The program for two particles of two instances; the arrays of the model and the proposal are shared."""
     pairs = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), tree), inputs)
     return jax.make_jaxpr(jax.vmap(run))(*pairs).jaxpr
 
 
 def _needed(jaxpr: Jaxpr, outputs: Iterable[Any]) -> set[int]:
-    """The equations that the outputs depend on; others, such as NumPyro's checks of parameters, are never compiled."""
+    """The equations that the outputs depend on; XLA drops the others, such as NumPyro's checks of parameters."""
     wanted, needed = {out for out in outputs if isinstance(out, Var)}, set()
     for index, equation in reversed(list(enumerate(jaxpr.eqns))):
         if wanted & set(equation.outvars):
@@ -106,7 +109,7 @@ def _needed(jaxpr: Jaxpr, outputs: Iterable[Any]) -> set[int]:
 
 
 def _waiting(jaxpr: Jaxpr, needed: set[int]) -> set[str]:
-    """The names of the calls that may wait, in loops, branches and functions too."""
+    """The names of the calls that may wait, including those in loops, branches and functions."""
     names: set[str] = set()
     for equation in (jaxpr.eqns[index] for index in needed):
         if _waits(equation):

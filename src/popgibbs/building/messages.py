@@ -1,4 +1,4 @@
-"""Parts of messages."""
+"""Shared parts of error messages."""
 
 
 def first_line(error: Exception) -> str:

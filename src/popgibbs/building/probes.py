@@ -1,7 +1,7 @@
 """Properties of a model and its proposals that are proved or measured when a sampler is built, not trusted.
 
-That plate elements are independent is proved from the program where possible. Everything else is measured by one compiled
-call on one example instance: independence where there is no proof (one element is changed, the others must stay), whether
+Independence of plate elements is proved from the program where possible. Everything else is measured by one compiled call
+on one example instance: independence where there is no proof (one element is changed, the others must stay), whether
 padding changes a number, whether supports agree, whether proposals reach states of density zero.
 """
 
@@ -21,11 +21,11 @@ from popgibbs.smc import Block
 
 _NUM_PROBES = 32  # elements that are changed
 _NUM_DRAWS = 32  # states that are drawn from the model
-_NUM_STATES = 8  # of these, at which elements are changed
+_NUM_STATES = 8  # of these, the number at which elements are changed
 
 
 class Draw(NamedTuple):
-    """A proposal to be checked: of which block, for which sites, at the first step or later."""
+    """A proposal to be checked: its block, its sites, the sites it is given, and whether it is a first draw."""
 
     block: int
     names: tuple[str, ...]
@@ -33,25 +33,25 @@ class Draw(NamedTuple):
     initial: bool
 
     def conditional(self, target: Target, block: Block, latents: Values) -> Conditional:
-        """The conditional that the proposal draws for, at the latents that exist then."""
+        """The conditional of the proposal, given the latents that exist when it draws."""
         return block.probed_conditional(target, self.names, self.given, latents, initial=self.initial)
 
     def own(self, block: Block, latents: Values) -> Values:
-        """The values of the sites that are drawn."""
+        """The values of the proposal's own sites."""
         return {name: block.probed(latents[name]) for name in self.names}
 
 
 class Findings(NamedTuple):
-    """What was measured; every entry is true where all is well."""
+    """The results of all measurements; true means that there is no problem."""
 
     padding_of_sites: dict[str, bool]  # by site of the model
     padding_of_proposals: dict[Draw, bool]
     independent: dict[int, dict[str, bool]]  # by block and factor
     proved: dict[int, bool]  # by block: independent by the program itself, not by probing alone
     proposal_splits: dict[int, bool]  # by block
-    inside_model: dict[Draw, dict[str, bool]]  # draws of the proposal lie in the model's support
-    inside_proposal: dict[Draw, dict[str, bool]]  # and the other way round
-    never_impossible: dict[Draw, bool]  # draws of an update have positive density, and so has the state it leaves
+    inside_model: dict[Draw, dict[str, bool]]  # draws of the proposal are in the model's support
+    inside_proposal: dict[Draw, dict[str, bool]]  # draws of the model are in the proposal's support
+    never_impossible: dict[Draw, bool]  # an update's draw has positive density, and so has the way back
 
 
 def measure(
@@ -64,7 +64,7 @@ def measure(
     *,
     can_pad: bool,
 ) -> Findings:
-    """All measurements for the proposed partitions, in one compiled call; `weighed` are the updates that are weighed."""
+    """All measurements for candidate partitions, in one compiled call; `weighed` are the updates that are weighed."""
     sizes = target.plate_sizes
     longer = padded_by_one(target, axes) if can_pad else target.data
     padded = {plate: size + (plate in longer.mask) * can_pad for plate, size in sizes.items()}
@@ -73,7 +73,7 @@ def measure(
 
     def measured(arrays: Any, larger: Data, key: PRNGKey) -> tuple[Any, ...]:
         target, blocks = eqx.combine(arrays, static)
-        # Keys of their own: under the key of a state, a proposal would repeat the random numbers behind that state.
+        # Separate keys: under the key of a state, a proposal would repeat the random numbers behind that state.
         key_states, key = jax.random.split(key)
         many = jax.vmap(lambda key: program.draw(target.program, key))(jax.random.split(key_states, _NUM_DRAWS))
         keys = jax.random.split(key, _NUM_DRAWS)
@@ -90,8 +90,8 @@ def measure(
             [_never_impossible(target, blocks[draw.block], draw, many, keys) for draw in weighed],
         )
 
-    # It runs once, so compiling fast matters more than running fast. The key is fixed: the same sampler always passes or
-    # always fails.
+    # It runs once, so fast compilation matters more than fast execution. The key is fixed, so the same sampler always
+    # passes or always fails.
     compiled = jax.jit(measured, compiler_options={"xla_backend_optimization_level": 0})
     sites, proposals, probed, supports, possible = jax.device_get(compiled(arrays, longer, jax.random.key(20)))
     return Findings(
@@ -107,7 +107,7 @@ def measure(
 
 
 def padded_by_one(target: Target, axes: Axes) -> Data:
-    """The example with one element more in every declared plate."""
+    """The example padded by one element in every declared plate."""
     sizes, declared = target.plate_sizes, plates(axes)
     padded = {plate: size + (plate in declared) for plate, size in sizes.items()}
     longer = pad(jax.tree.map(np.asarray, target.data.values), axes, padded)
@@ -125,7 +125,7 @@ def _pad_latents(latents: Values, sites: tuple[Site, ...], padded: Mapping[str, 
 
 
 def _same(before: Values, after: Values) -> dict[str, jax.Array]:
-    """Whether factors agree, element by element: sums of many small terms round differently."""
+    """Whether factors agree, element by element because sums of many terms round differently."""
 
     def agree(old: jax.Array, new: jax.Array) -> jax.Array:
         real = tuple(slice(0, size) for size in old.shape)
@@ -155,7 +155,7 @@ def _proposal_keeps(
 def _probe_elements(
     target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
 ) -> tuple[dict[str, Any], bool, Any]:
-    """Whether the block's factors, by name, split over elements; whether all by proof; whether its proposal does."""
+    """Whether each of the block's factors splits into elements, whether all do by proof, whether its proposal does."""
     states, others = _states(target, block, partition, key, many)
     first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
     own = {name: many[name][0] for name in block.sites}
@@ -188,10 +188,10 @@ def _probe_elements(
 
 
 def _proved(conditional: BlockConditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
-    """The sites whose log-probabilities, by the program itself, depend at each element on that element alone."""
+    """The sites whose log-probabilities provably depend, at each element, on that element alone."""
     partition, sites = conditional.partition, by_name(conditional.target.sites)
     shapes = jax.eval_shape(log_probs, own)
-    # Which component an entry is credited to is known only when the assignment has a value.
+    # Nothing is proved under `assigned_by`: the component of an entry depends on the value of the assignment.
     proved = {name for name in shapes if partition.assigned_by is None}
     for plate in partition.plates:
         axes = {name: _axis(sites[name], plate, value) for name, value in own.items()}
@@ -214,10 +214,10 @@ def _axis(site: Site, plate: str, value: jax.Array) -> int:
 def _states(
     target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
 ) -> tuple[Values, dict[str, jax.Array]]:
-    """States at which elements are changed, stacked, and the values that they are changed to.
+    """States at which elements are changed, stacked, and the values to which they are changed.
 
-    Besides independent draws of the model: elements that take the value of their neighbour, because what keeps elements
-    apart or together shows only where they meet, and, from states that the proposal reaches, further values of it.
+    There are independent draws of the model; elements that take the value of their neighbour, because some dependences
+    show only where elements coincide; and further draws of the proposal at states that it reaches.
     """
     states = jax.tree.map(lambda leaf: leaf[:_NUM_STATES], many)
     own = {name: states[name] for name in block.sites}
@@ -263,8 +263,8 @@ def _elementwise(
         }
         return elements(conditional, mixed)
 
-    # One after another through the same code, the unchanged state first (no element has the number -1): elements that do
-    # not depend on the changed one then come out the same to the last bit, however large the numbers that cancel in them.
+    # All states run one after another through the same code, the unchanged one first (no element has the number -1).
+    # Elements that do not depend on the changed one are then equal to the last bit, even if large terms cancel in them.
     before, *after = jax.lax.map(with_other, jnp.asarray([-1, *probed]))
     stays = [jnp.all(_close(row, before) | (places == element)) for row, element in zip(after, probed, strict=True)]
     return jnp.all(jnp.stack(stays))
@@ -274,9 +274,9 @@ def _elementwise(
 
 
 def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> tuple[Any, Any]:
-    """Whether draws of the proposal lie in the model's support, and draws of the model in the proposal's.
+    """Whether draws of the proposal are in the model's support, and draws of the model in the proposal's.
 
-    A proposal need not reach states that the model gives probability zero by other factors.
+    A proposal need not reach states to which other factors of the model give probability zero.
     """
 
     def one(key: PRNGKey, latents: Values) -> tuple[Any, Any]:
@@ -293,7 +293,7 @@ def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.
 
 
 def _never_impossible(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> jax.Array:
-    """Whether, from states that the model can be in, the proposal draws states that it can be in, and the way back."""
+    """Whether, from possible states of the model, the proposal draws possible states from which it could return."""
 
     def one(key: PRNGKey, latents: Values) -> jax.Array:
         conditional = draw.conditional(target, block, latents)

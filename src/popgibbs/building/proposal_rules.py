@@ -1,4 +1,4 @@
-"""Rules about proposals: what they sample, with which shapes and supports, and what padding does to them."""
+"""Rules about proposals: their sites, shapes and supports, and their behaviour under padding."""
 
 import jax
 
@@ -10,11 +10,11 @@ from popgibbs.proposals import Kernel, check_shuffled, sites_at
 from popgibbs.smc import Block, initial_plan
 
 Sampled = dict[Draw, dict[str, AbstractSite]]
-"""What proposals that are not built from the model sample, by site."""
+"""The sites that each proposal samples, for proposals that are not built from the model."""
 
 
 def check_first_draws(blocks: tuple[Block, ...], target: Target) -> Sampled:
-    """Every site is first drawn by a block that can see all it needs."""
+    """Check that every site is first drawn by a block that has all its inputs by then."""
     draws = []
     sites = by_name(target.sites)
     drawn: tuple[str, ...] = ()
@@ -22,8 +22,8 @@ def check_first_draws(blocks: tuple[Block, ...], target: Target) -> Sampled:
         block = blocks[index]
         if block.kernel is None:
             raise ValueError(
-                f"block '{block.name}' moves {list(names)} by HMC but nothing draws them first; give it a proposal, put "
-                "a block that contains them before it, or pass `initial=` to APG"
+                f"block '{block.name}' moves {list(names)} by HMC, but nothing draws them first; give it a proposal, "
+                "put a block that contains them before it, or pass `initial=` to APG"
             )
         if block.needs_parents:
             for name in names:
@@ -38,7 +38,7 @@ def check_first_draws(blocks: tuple[Block, ...], target: Target) -> Sampled:
 
 
 def check_exchangeable(blocks: tuple[Block, ...], target: Target) -> None:
-    """Components that are shuffled are drawn together, each by itself, and first of their plate."""
+    """Check that shuffled components are drawn together, independently, and before other sites of their plate."""
     first = dict(initial_plan(blocks))
     drawn: tuple[str, ...] = ()
     for index, block in enumerate(blocks):
@@ -46,13 +46,13 @@ def check_exchangeable(blocks: tuple[Block, ...], target: Target) -> None:
         if block.exchangeable is not None:
             if not names:
                 what = f"block '{block.name}': exchangeable='{block.exchangeable}'"
-                raise ValueError(f"{what} is about a first draw, but earlier blocks draw its sites; put it on those")
+                raise ValueError(f"{what} applies to a first draw, but earlier blocks draw its sites; set it on those")
             check_shuffled(block.name, block.kernel, block.exchangeable, target, names, drawn)
         drawn += names
 
 
 def updates_of(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
-    """A block's proposal sees everything that is not its own."""
+    """The updates of all blocks that use a proposal, each given the sites of the other blocks."""
     draws = []
     for index, block in enumerate(blocks):
         if block.proposes:
@@ -62,18 +62,18 @@ def updates_of(blocks: tuple[Block, ...], target: Target) -> list[Draw]:
 
 
 def is_weighed(block: Block) -> bool:
-    """Whether a block's updates are weighed, by choice or by default, and an impossible one would bias them."""
+    """Whether a block's updates are weighed, by choice or by default, so that an impossible one would bias them."""
     return block.move.weighs and not block.kernel.is_exact
 
 
 def checked(draws: list[Draw], blocks: tuple[Block, ...], target: Target) -> Sampled:
-    """Proposals that are not built from the model must sample exactly the sites they should."""
+    """Check that proposals which are not built from the model sample exactly their sites."""
     foreign = [draw for draw in draws if not blocks[draw.block].kernel.from_model]
     return {draw: _checked_sites(blocks[draw.block], draw, target) for draw in foreign}
 
 
 def first_partition(index: int, partition: Partition, sampled: Sampled, target: Target) -> Partition:
-    """How the first draw of a block splits: as its updates do, if its distributions have the model's batch shapes."""
+    """The split of a block's first draw: that of its updates, if its distributions have the model's batch shapes."""
     modelled = abstract_sites(target.program)
     for draw, sites in sampled.items():
         if draw.block == index and draw.initial:
@@ -88,7 +88,7 @@ def _what(block: Block, initial: bool) -> str:
 
 
 def _checked_sites(block: Block, draw: Draw, target: Target) -> dict[str, AbstractSite]:
-    """A proposal samples exactly its block's sites, with the shapes that the model gives them."""
+    """Check that a proposal samples exactly its block's sites, with the shapes that the model gives them."""
     what = _what(block, draw.initial)
     modelled = abstract_sites(target.program)
     values = {name: site.value for name, site in modelled.items() if not site.observed}
@@ -112,10 +112,10 @@ def _checked_sites(block: Block, draw: Draw, target: Target) -> dict[str, Abstra
     for name in draw.names:
         mine, models = proposed[name], modelled[name]
         if mine.altered:
-            raise ValueError(f"{what} masks or scales the density of '{name}'; it must be the density of what it draws")
+            raise ValueError(f"{what} masks or scales the density of '{name}'; it must be the density of its draws")
         shape = jax.eval_shape(block.probed, models.value).shape
         if mine.value.shape != shape:
-            whose = "the model's" if shape == models.value.shape else "the model's of one step"
+            whose = "the model's" if shape == models.value.shape else "one step of the model's"
             raise ValueError(f"{what} draws '{name}' with shape {mine.value.shape}; {whose} has shape {shape}")
         if mine.discrete != models.discrete:
             kinds = {True: "discrete", False: "continuous"}
@@ -123,7 +123,7 @@ def _checked_sites(block: Block, draw: Draw, target: Target) -> dict[str, Abstra
         declared = [plate for plate, _ in by_name(target.sites)[name].plates if plate in target.data.mask]
         if block.splits and declared and mine.batch_shape not in (None, models.batch_shape):
             raise ValueError(
-                f"{what} gives '{name}' the batch shape {mine.batch_shape}; inside the declared plate '{declared[0]}' it "
+                f"{what} gives '{name}' batch shape {mine.batch_shape}; inside the declared plate '{declared[0]}' it "
                 f"must be the model's, {models.batch_shape}, so that padding can be masked"
             )
     return proposed
@@ -140,15 +140,15 @@ def raise_findings(findings: Findings, blocks: tuple[Block, ...]) -> None:
 
 
 def found_padding(findings: Findings, blocks: tuple[Block, ...]) -> str | None:
-    """What padding would change."""
+    """Why instances cannot be padded, if a site or a proposal changes with padding."""
     for name, same in findings.padding_of_sites.items():
         if not same:
             return (
-                f"the site '{name}' changes when an instance is padded; inside a declared plate a site may depend on "
-                "data of its own element only"
+                f"the site '{name}' changes when an instance is padded; inside a declared plate a site may depend only "
+                "on the data of its own element"
             )
     for draw, same in findings.padding_of_proposals.items():
         if not same:
             what = _what(blocks[draw.block], draw.initial)
-            return f"{what} changes when an instance is padded; multiply what it pools by data.mask"
+            return f"{what} changes when an instance is padded; multiply the values that it pools by data.mask"
     return None

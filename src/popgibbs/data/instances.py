@@ -1,4 +1,4 @@
-"""Instances of data as users bring them, with declared axes.
+"""Users' instances of data and their declared axes.
 
 An instance is a dict of the model's keyword arguments. `axes={"x": ("points",)}` says that the leading axis of `x` is
 the plate `points`.
@@ -28,7 +28,7 @@ class Data(eqx.Module):
 
     @property
     def sizes(self) -> list[int]:
-        """How many elements each declared plate has."""
+        """The number of elements of each declared plate."""
         return [mask.shape[0] for mask in self.mask.values()]
 
     def __contains__(self, name: object) -> bool:
@@ -59,13 +59,13 @@ def complete(values: Values, axes: Axes) -> Data:
 
 
 def as_instances(data: Any, axes: Axes) -> list[Values]:
-    """A list of dicts from what users bring: a list of dicts, a dict of stacked arrays, or a list of bare arrays."""
+    """Users' instances as a list of dicts: from a list of dicts, a dict of stacked arrays, or a list of bare arrays."""
     if isinstance(data, Mapping):
         stacked = {name: _array(value, f"'{name}'") for name, value in data.items()}
         counts = {name: value.shape[0] if value.ndim else None for name, value in stacked.items()}
         if len(set(counts.values())) != 1 or None in counts.values():
             raise ValueError(
-                f"stacked data must share their leading axis, one entry an instance; the leading sizes are {counts}"
+                f"stacked data must share their leading axis, one entry per instance; the leading sizes are {counts}"
             )
         count = next(iter(counts.values())) or 0
         instances = [{name: value[i] for name, value in stacked.items()} for i in range(count)]
@@ -79,11 +79,11 @@ def as_instances(data: Any, axes: Axes) -> list[Values]:
             ) from None
         for i, instance in enumerate(instances):
             if isinstance(instance, Mapping) != isinstance(instances[0], Mapping):
-                raise ValueError(f"instance {i} is of another form than instance 0; give all as dicts or all as arrays")
+                raise ValueError(f"instance {i} has a different form from instance 0; pass all as dicts or all as arrays")
         if instances and not isinstance(instances[0], Mapping):
             if len(axes) != 1:
                 raise ValueError(
-                    f"bare arrays are ambiguous for the arguments {sorted(axes)}; give each instance as a dict"
+                    f"bare arrays are ambiguous for the arguments {sorted(axes)}; pass each instance as a dict"
                 )
             (name,) = axes
             instances = [{name: value} for value in instances]
@@ -98,14 +98,14 @@ def _array(value: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{what} cannot be made an array; its rows must be numbers, as many in each") from None
+        raise ValueError(f"{what} cannot be made an array; its rows must be numbers and of equal length") from None
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{what} has dtype {array.dtype}, which is not numeric")
     return array
 
 
 def _canonical(array: np.ndarray, what: str) -> np.ndarray:
-    """The array in the dtype that JAX computes with, 32 bits wide unless it is told otherwise; numbers must fit."""
+    """The array in the dtype that JAX computes with, 32 bits wide unless `jax_enable_x64` is set; numbers must fit."""
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
         raise ValueError(f"{what} has values that are not finite; drop or impute them first")
     native = np.dtype(np.float64) if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
@@ -130,7 +130,7 @@ def _checked(instance: Mapping[str, Any], axes: Axes, where: str) -> Values:
 
 
 def largest(instances: Sequence[Values], axes: Axes) -> Values:
-    """The instance with the most elements, which shows the most about a model."""
+    """The instance with the most elements, which tests a model best."""
     return max(instances, key=lambda instance: sum(np.size(instance[name]) for name in axes))
 
 
@@ -146,5 +146,7 @@ def sizes_of(values: Mapping[str, Any], axes: Axes, where: str) -> dict[str, int
             if size == 0:
                 raise ValueError(f"{where}: '{name}' has no elements along '{plate}'")
             if sizes.setdefault(plate, size) != size:
-                raise ValueError(f"{where}: '{name}' has {size} elements along '{plate}', other arrays {sizes[plate]}")
+                raise ValueError(
+                    f"{where}: '{name}' has {size} elements along '{plate}', but other arrays have {sizes[plate]}"
+                )
     return sizes

@@ -1,7 +1,7 @@
-"""Instances in a NumPy archive: the model's arguments by name, ragged ones flat with their lengths.
+"""Reading instances from a NumPy archive: the model's arguments by name, ragged ones flat with their lengths.
 
-An archive may come from anywhere, so its headers are checked before memory is asked for: an array must be as large as its
-header declares, and all of them together must fit into memory.
+Archives are not trusted: headers are checked before memory is allocated. Every array must be as large as its header
+declares, and all of them together must fit into memory.
 """
 
 import math
@@ -22,16 +22,16 @@ from popgibbs.data.instances import Axes, as_instances
 SUFFIX = "_lengths"
 NOT_LENGTHS = "must be a list of positive whole numbers, one per instance"
 
-INSTANCE_BYTES = 500  # of memory that each array of an instance takes besides its numbers
-SMALL = 2**28  # bytes that any archive may unpack into
-MOST_COMPRESSED = 100  # how many times its size a larger archive may unpack into; real data rarely reach a tenth of that
+INSTANCE_BYTES = 500  # of memory per array of an instance, in addition to its numbers
+SMALL = 2**28  # bytes to which any archive may unpack
+MOST_COMPRESSED = 100  # a larger archive may unpack to this many times its size; real data rarely reach a tenth of it
 
 
 def read_instances(path: str | Path, axes: Axes) -> list[Values]:
     """Read `x` of shape (instances, points, ...), or `x` of shape (all points, ...) with `x_lengths`.
 
     Raises:
-        ValueError: one sentence about a file that is damaged, does not fit into memory, or is not what the model takes.
+        ValueError: The file is damaged, does not fit into memory, or does not hold the model's arguments.
     """
     path = Path(path)
     if not path.exists():
@@ -50,7 +50,7 @@ def read_instances(path: str | Path, axes: Axes) -> list[Values]:
 
 
 class _Refused(Exception):
-    """A sentence about an archive, in contrast to what parsers of damaged bytes raise."""
+    """A message about an archive, as opposed to the exceptions that parsers raise on damaged bytes."""
 
 
 class _Header(NamedTuple):
@@ -79,10 +79,10 @@ def _columns(path: Path, axes: Axes) -> dict[str, list[np.ndarray]]:
 
 @contextmanager
 def _parsing(what: str) -> Iterator[None]:
-    """Say in a sentence what zipfile, zlib and NumPy's parser raise, a dozen kinds of exceptions, on damaged bytes."""
+    """Turn the dozen kinds of exceptions that zipfile, zlib and NumPy raise on damaged bytes into one sentence."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about text that is refused anyway
+            warnings.simplefilter("ignore")  # about files that are refused anyway
             yield
     except MemoryError:
         raise _Refused(" does not fit into memory; split it into several files") from None
@@ -94,26 +94,26 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     members: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
-        told = _quoted([name])
+        quoted = _quoted([name])
         if name == member.filename:
-            raise _Refused(f" holds {told}, which is not an array; write it with numpy.savez")
+            raise _Refused(f" holds {quoted}, which is not an array; write it with numpy.savez")
         if name in members:
-            raise _Refused(f" holds the array {told} twice; write it with numpy.savez")
+            raise _Refused(f" holds the array {quoted} twice; write it with numpy.savez")
         if member.flag_bits & 1:
-            raise _Refused(f": the array {told} is encrypted; write it with numpy.savez")
+            raise _Refused(f": the array {quoted} is encrypted; write it with numpy.savez")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _Refused(
-                f": the array {told} is compressed in a way that NumPy does not use; write it with numpy.savez"
+                f": the array {quoted} is compressed in a way that NumPy does not use; write it with numpy.savez"
             )
         members[name] = member
     return members
 
 
 def _quoted(names: Iterable[str], most: int = 5) -> str:
-    """Names in a sentence, however many and however long they are."""
+    """Names for a message, shortened if they are many or long."""
     listed = sorted(names)
-    told = ", ".join(repr(name if len(name) <= 30 else f"{name[:30]}…") for name in listed[:most])
-    return told if len(listed) <= most else f"{told} and {len(listed) - most} more"
+    quoted = ", ".join(repr(name if len(name) <= 30 else f"{name[:30]}…") for name in listed[:most])
+    return quoted if len(listed) <= most else f"{quoted} and {len(listed) - most} more"
 
 
 def _header(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> _Header:
@@ -125,9 +125,7 @@ def _header(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> _He
     if dtype.kind not in "fiub":
         raise _Refused(f": {_quoted([name])} has dtype {str(dtype)[:50]}, which is not numeric")
     if min(shape, default=0) < 0 or member.file_size != begin + math.prod(shape) * dtype.itemsize:
-        raise _Refused(
-            f" is damaged: {_quoted([name])} is declared as {_short(shape)} of {dtype}, which is not the size that it has"
-        )
+        raise _Refused(f" is damaged: {_quoted([name])} is declared as {_short(shape)} of {dtype}, which is not its size")
     return _Header(shape, dtype)
 
 
@@ -136,7 +134,7 @@ def _short(shape: tuple[int, ...]) -> str:
 
 
 def _check_shapes(headers: dict[str, _Header], axes: Axes) -> int:
-    """Refuse arrays that are not what the model takes; returns how many arrays all instances together have."""
+    """Refuse arrays that the model does not take; returns the number of arrays of all instances together."""
     names = {name for name in headers if not (name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in headers)}
     if missing := set(axes) - names:
         raise _Refused(f" lacks the arrays [{_quoted(missing)}]; it has [{_quoted(headers)}]")
@@ -150,7 +148,7 @@ def _check_shapes(headers: dict[str, _Header], axes: Axes) -> int:
         if len(shape) < max(1, len(axes[name]) + (lengths is None)):
             first = "" if lengths is not None else "an axis for the instances and "
             raise _Refused(f": '{name}' has shape {_short(shape)}, but it needs {first}the declared axes {axes[name]}")
-        if shape[0] and not math.prod(shape):  # rows of no bytes: the file's size does not bound their number
+        if shape[0] and not math.prod(shape):  # rows without bytes, whose number the file's size does not bound
             raise _Refused(f": '{name}' has shape {_short(shape)}, which holds no numbers")
         counted += (headers[name] if lengths is None else lengths).shape[0]
     return counted
@@ -159,8 +157,8 @@ def _check_shapes(headers: dict[str, _Header], axes: Axes) -> int:
 def _check_compression(path: Path, unpacked: int) -> None:
     if unpacked > max(SMALL, MOST_COMPRESSED * path.stat().st_size):
         raise _Refused(
-            f" would unpack into {unpacked / 2**30:.1f} GB, more than {MOST_COMPRESSED} times its size; if that is what "
-            "you want to read, write it uncompressed with numpy.savez"
+            f" would unpack to {unpacked / 2**30:.1f} GB, more than {MOST_COMPRESSED} times its size; if that is "
+            "intended, write it uncompressed with numpy.savez"
         )
 
 
@@ -172,7 +170,7 @@ def _check_memory(needed: int) -> None:
 
 
 def memory_bytes() -> float:
-    """The memory of this machine, or infinity where the system does not tell."""
+    """The memory of this machine in bytes, or infinity if it is unknown."""
     return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if hasattr(os, "sysconf") else math.inf
 
 
@@ -186,7 +184,7 @@ def _split(name: str, array: np.ndarray, lengths: np.ndarray | None) -> list[np.
         return [array[i, ...] for i in range(len(array))]
     if (lengths < 1).any():
         raise _Refused(f": '{name}{SUFFIX}' {NOT_LENGTHS}")
-    total = sum(lengths.tolist())  # of Python's integers, which do not wrap around
+    total = sum(lengths.tolist())  # Python's integers do not wrap around
     if total != len(array):
         raise _Refused(f": '{name}{SUFFIX}' adds up to {total}, but '{name}' has shape {array.shape}")
     return np.split(array, np.cumsum(lengths.astype(np.int64))[:-1])

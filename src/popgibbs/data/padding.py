@@ -1,8 +1,8 @@
-"""Padding: the one place that lengthens arrays, and the one rule that fills up rows.
+"""Padding of instances and batches; no other module lengthens arrays.
 
 Instances of different sizes are padded along their declared plates by *repeating a real element*, so that a padded
-element never produces a number that a real one could not. A mask says which elements are real. Batches are filled up in
-the same way, by repeating their last row.
+element never produces a number that a real one could not. A mask says which elements are real. Batches are padded in the
+same way, by repeating their last row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Bucket:
 
 
 def filled_rows(count: int, size: int) -> np.ndarray:
-    """Which of `count` rows stands in each of `size` places: the last one fills up."""
+    """Indices that pad `count` rows to `size` rows by repeating the last one."""
     return np.minimum(np.arange(size), count - 1)
 
 
@@ -51,13 +51,13 @@ def pad(values: Values, axes: Axes, padded: Mapping[str, int]) -> Values:
 
 
 def lengthen(array: Any, axis: int, size: int) -> Any:
-    """An array of NumPy or JAX with an axis lengthened by repeating its last element."""
+    """A NumPy or JAX array with an axis lengthened by repeating its last element."""
     widths = [(0, size - array.shape[axis] if i == axis % array.ndim else 0) for i in range(array.ndim)]
     return (jnp if isinstance(array, jax.Array) else np).pad(array, widths, mode="edge")
 
 
 def into_buckets(instances: Sequence[Values], axes: Axes) -> list[Bucket]:
-    """Instances grouped by padded size: a few sizes, each that of a real instance."""
+    """Instances grouped and padded to a few sizes; for each plate, at most `MAX_BUCKETS` that occur."""
     sizes = [sizes_of(instance, axes, f"instance {i}") for i, instance in enumerate(instances)]
     rounded = {plate: _round_up(np.array([size[plate] for size in sizes])) for plate in plates(axes)}
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -88,11 +88,11 @@ def _check_stackable(rows: Sequence[Data], members: Sequence[int]) -> None:
     first = rows[0].values
     for row, i in zip(rows, members, strict=True):
         if set(row.values) != set(first):
-            raise ValueError(f"instance {i} has the arrays {sorted(row.values)}, others have {sorted(first)}")
+            raise ValueError(f"instance {i} has the arrays {sorted(row.values)}, but others have {sorted(first)}")
         for name, value in row.values.items():
             if value.shape != first[name].shape:
                 raise ValueError(
-                    f"instance {i}: '{name}' has shape {value.shape} after padding, instance {members[0]} has "
+                    f"instance {i}: '{name}' has shape {value.shape} after padding, but instance {members[0]} has "
                     f"{first[name].shape}; declare the axis that varies in `data=`"
                 )
 

@@ -1,4 +1,4 @@
-"""Where training batches come from: a simulator, or a finite set of instances."""
+"""Sources of training batches: a simulator, or a finite set of instances."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -13,7 +13,7 @@ from popgibbs.data.padding import into_buckets
 
 @runtime_checkable
 class Source(Protocol):
-    """Where training batches come from; a step's batch depends on the key and the step only."""
+    """A source of training batches; the batch of a step depends only on the key and the step."""
 
     @property
     def is_padded(self) -> bool: ...
@@ -24,7 +24,7 @@ class Source(Protocol):
 class Simulated:
     """Fresh instances from a simulator `key -> instance`, drawn on the device."""
 
-    is_padded = False  # all have one size
+    is_padded = False  # all instances have the same size
 
     def __init__(self, simulator: Simulator, axes: Axes):
         self._axes = axes
@@ -35,15 +35,15 @@ class Simulated:
 
 
 class Finite:
-    """A finite set of instances, in an order that is shuffled anew in every epoch.
+    """A finite set of instances, reshuffled in every epoch.
 
-    A batch comes from one bucket; where a bucket does not fill its last batch, instances from its beginning do.
+    A batch comes from one bucket. If a bucket does not fill its last batch, instances from its beginning are repeated.
     """
 
     def __init__(self, instances: Sequence[Values], axes: Axes, seed: int = 0):
         self._buckets = into_buckets(instances, axes)
         self._seed = seed
-        self._shuffle: tuple[int, int] | None = None  # the epoch and the batch size that `_batches` are for
+        self._shuffle: tuple[int, int] | None = None  # the epoch and the batch size of `_batches`
         self._batches: list[tuple[int, np.ndarray]] = []
 
     @property

@@ -1,4 +1,4 @@
-"""Numbers that say when to trust a posterior."""
+"""Numbers that show when to trust a posterior."""
 
 from popgibbs.diagnostics.measures import (
     combined_log_evidence,

@@ -1,21 +1,21 @@
-"""Numbers that say when to trust a posterior, from arrays alone."""
+"""Numbers that show when to trust a posterior, computed from NumPy arrays."""
 
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-_ROUNDING = 1e-5  # of a log joint, relative: a hundred times the last digit of float32
+_ROUNDING = 1e-5  # relative rounding error of a log joint: about a hundred times that of one float32
 
 
 def combined_log_evidence(log_evidence: np.ndarray) -> np.ndarray:
-    """log of the mean evidence over the populations of an instance (the last axis): the mean is what is unbiased."""
+    """log of the mean evidence over the populations of an instance (the last axis); that mean is unbiased."""
     return logsumexp(log_evidence, axis=-1) - np.log(log_evidence.shape[-1])
 
 
 def log_evidence_error(log_evidence: np.ndarray) -> np.ndarray:
-    """The standard error of the combined log evidence, by the spread over populations.
+    """The standard error of the combined log evidence, from the spread over populations.
 
-    NaN for a single population, and where no population has evidence.
+    NaN for a single population, and where the evidence of all populations is zero.
     """
     count = log_evidence.shape[-1]
     combined = combined_log_evidence(log_evidence)[..., None]
@@ -31,7 +31,7 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def mean_of(values: np.ndarray) -> dict[str, float]:
-    """The same as results have it."""
+    """The mean and its standard error as results store them."""
     mean, error = mean_and_error(values)
     return {"mean": mean, "se": error}
 
@@ -39,13 +39,13 @@ def mean_of(values: np.ndarray) -> dict[str, float]:
 def truth_rank_p_value(log_joint_draws: np.ndarray, log_joint_truth: np.ndarray, generator: np.random.Generator) -> float:
     """The p-value of uniformity of the truth's rank among independent posterior draws.
 
-    `log_joint_draws` has a row an instance and a column an independent draw. If the draws come from the posterior, the
-    generating latents are exchangeable with them, so their rank by log p(x, z) is uniform, whatever the labels.
+    `log_joint_draws` has one row per instance and one column per independent draw. If the draws come from the posterior,
+    the generating latents are exchangeable with them, so their rank by log p(x, z) is uniform, whatever the labels.
     """
     num_instances, num_draws = log_joint_draws.shape
     together = np.column_stack([log_joint_truth, log_joint_draws]).astype(float)
-    # Discrete latents coincide, and their log joints are equal up to rounding. The same small noise on all of them breaks
-    # such ties at random, and leaves what is exchangeable exchangeable.
+    # Equal discrete latents have log joints that are equal up to rounding. Small noise on all of them breaks such ties
+    # at random and preserves exchangeability.
     noise = _ROUNDING * (1 + np.abs(together).max(axis=1, keepdims=True))
     together += noise * generator.random(together.shape)
     ranks = np.sum(together[:, 1:] < together[:, :1], axis=1)
@@ -54,9 +54,9 @@ def truth_rank_p_value(log_joint_draws: np.ndarray, log_joint_truth: np.ndarray,
 
 
 def weak_blocks(ess: np.ndarray, labels: list[str], num_particles: int, below: float = 0.3) -> list[str]:
-    """Blocks whose effective sample size in the last sweep is a small fraction of the particles, on average.
+    """Blocks whose mean effective sample size in the last sweep is below a fraction of the particles.
 
-    A high number only says that the block's proposal is close to its conditional, not that the mode is right.
+    A high number shows only that the block's proposal is close to its conditional, not that the mode is right.
     """
     fraction = ess[..., -1, :].reshape(-1, len(labels)).mean(axis=0) / num_particles
     return [f"{label} ({value:.0%})" for label, value in zip(labels, fraction, strict=True) if value < below]

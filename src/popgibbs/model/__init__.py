@@ -1,4 +1,4 @@
-"""A NumPyro program as a density: its sites, factors and conditionals, and how a weight splits into elements."""
+"""A NumPyro program as a density: its sites, factors and conditionals, and the split of a weight into elements."""
 
 from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalData, Summed, condition
 from popgibbs.model.particle import Particle

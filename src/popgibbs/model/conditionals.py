@@ -1,7 +1,7 @@
-"""The conditional of a block: what a proposal draws from and a move leaves invariant.
+"""The conditional p(z_b | x, z_-b) of a block, which proposals approximate and moves leave invariant.
 
-Kernels and moves know a conditional by the abstract `Conditional` alone. There are two: that of a block of sites, here,
-and that of one step of a sequence, in `steps.py`.
+Kernels and moves use only the abstract `Conditional`. There are two kinds: the conditional of a block of sites, here, and
+that of one step of a sequence, in `steps.py`.
 """
 
 from abc import abstractmethod
@@ -21,15 +21,15 @@ from popgibbs.model.target import Target, by_name, constant, touched
 
 
 class ProposalData(Data):
-    """An instance as a proposal sees it: its arrays and masks, and what depends on the run or on the step."""
+    """An instance as a proposal sees it: its arrays and masks, the temperature, and the entries of `prepare`."""
 
-    beta: Any = None  # the power of the likelihood while a run is tempered; None: 1
-    prepared: Any = None  # in a sequence: this step's entry of what the proposal's `prepare` returned
+    beta: Any = None  # the power of the likelihood in tempered training; None: 1
+    prepared: Any = None  # in a sequence: this step's entry of the result of the proposal's `prepare`
 
 
 @dataclass(frozen=True)
 class Summed:
-    """Finite sites of a block that can be summed out, each element of a plate by itself."""
+    """Finite sites of a block that can be summed out, separately for each element of a plate."""
 
     names: tuple[str, ...]
     partition: Partition
@@ -51,7 +51,7 @@ class Conditional(eqx.Module):
     @property
     @abstractmethod
     def supports(self) -> list[tuple[int, ...]]:
-        """The values of each of the block's sites, where they are finite."""
+        """The values of each of the block's sites, if they are finite."""
 
     @property
     @abstractmethod
@@ -60,7 +60,7 @@ class Conditional(eqx.Module):
 
     @abstractmethod
     def bind(self, proposal: Any) -> Program:
-        """A user's proposal without arguments. It sees the model as a constant, and none of the block's own values."""
+        """A user's proposal with its arguments bound: the model as a constant, and none of the block's own values."""
 
     @abstractmethod
     def log_probs(self, values: Values) -> LogProbs:
@@ -72,7 +72,7 @@ class Conditional(eqx.Module):
 
     @abstractmethod
     def mask(self, log_probs: LogProbs) -> LogProbs:
-        """Numbers of the block's sites, by plate element, with zero at padded elements."""
+        """Numbers per plate element of the block's sites, with zero at padded elements."""
 
     @abstractmethod
     def is_real(self, name: str, value: Array) -> Array:
@@ -80,11 +80,11 @@ class Conditional(eqx.Module):
 
     @abstractmethod
     def lay(self, elements: Array, name: str) -> Array:
-        """One number for each element as the value of a site."""
+        """One number per element as the value of a site."""
 
     @abstractmethod
     def accept(self, accepted: Mask, new: Values, old: Values, *, log_probs: bool) -> Values:
-        """New values, or log-probabilities, where their element is accepted."""
+        """New values, or log-probabilities, where their element is accepted, and old ones elsewhere."""
 
     def without_summed(self, values: Values) -> tuple[LogProbs, "Conditional"]:
         """The block's factors without the sites that can be summed out, and the conditional of these sites.
@@ -94,14 +94,14 @@ class Conditional(eqx.Module):
         raise AssertionError(f"nothing can be summed out of {self.names}")
 
     def reduce_proposed(self, log_q: LogProbs) -> Elements:
-        """A proposal's log-probabilities, padded elements left out, summed into the block's elements."""
+        """A proposal's log-probabilities, without padded elements, summed into the block's elements."""
         return self.reduce(self.mask({name: log_q[name] for name in self.names}))
 
 
 class BlockConditional(Conditional):
     """The conditional of a block of sites.
 
-    At the initial step only some latents are given, and only the factors whose sites exist take part.
+    At the initial step only some latents are given, and only the factors whose sites exist are included.
     """
 
     target: Target
@@ -119,7 +119,7 @@ class BlockConditional(Conditional):
 
     @property
     def supports(self) -> list[tuple[int, ...]]:
-        # Of this instance: their number may depend on the size of an array.
+        # Found for this instance, because the number of values may depend on the size of an array.
         sites = raw_sites(self.target.program, jax.random.key(0), self.given)
         return [finite_support(sites[name]["fn"]) or () for name in self.names]
 
@@ -128,7 +128,7 @@ class BlockConditional(Conditional):
 
     @property
     def factors(self) -> tuple[str, ...]:
-        """The factors that contain the block's sites and, at the initial step, no site that is still to be drawn."""
+        """The factors that contain the block's sites and, at the initial step, no site that has not been drawn."""
         exist = set(self.names) | set(self.given)
         sites = by_name(self.target.sites)
         return tuple(

@@ -1,4 +1,4 @@
-"""One state of all latents, with the log-probabilities of all factors at it."""
+"""Particles: a value for every latent, with the log-probabilities of all factors."""
 
 import equinox as eqx
 from jaxtyping import Array

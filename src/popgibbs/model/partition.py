@@ -1,8 +1,8 @@
 """How the weight of a block splits into elements: v = Π_e v_e.
 
-Three cases, treated alike by everything above: the block as a whole (one element); the elements of plates that all
-factors of the block share (points); the components of a plate, to which other factors are credited through a site that
-names the component (clusters, by assignment).
+There are three cases, which all other code treats alike: the block as a whole (one element); the elements of plates that
+all factors of the block share (points); the components of a plate, to which other factors are credited through a site
+that names the component (clusters, by assignment).
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ class Partition:
     """Which element of a block each entry of a factor's log-probabilities belongs to."""
 
     sites: tuple[Site, ...]  # every site of the model
-    plates: tuple[str, ...] = ()  # whose elements are weighed by themselves; none: the block as a whole
-    assigned_by: Site | None = None  # names the component of each entry of the factors that lie outside `plates`
+    plates: tuple[str, ...] = ()  # whose elements have their own weights; empty: the block as a whole
+    assigned_by: Site | None = None  # names the component of each entry of the factors outside `plates`
 
     @property
     def whole(self) -> bool:
@@ -35,12 +35,12 @@ class Partition:
         return next(site for site in self.sites if site.name == name)
 
     def _axes(self, name: str) -> tuple[int, ...] | None:
-        """The axes of the element plates in a site's log-probabilities; None for one that `assigned_by` routes."""
+        """The axes of `plates` in a site's log-probabilities; None if `assigned_by` routes the site."""
         axes = tuple(self._site(name).axis(plate) for plate in self.plates)
         return None if None in axes else axes  # pyright: ignore[reportReturnType]
 
     def reduce(self, log_probs: LogProbs, sizes: Mapping[str, int], latents: Values) -> Elements:
-        """Σ of all log-probabilities that belong to each element."""
+        """Sum of the log-probabilities of each element."""
         shape = self.shape(sizes)
         total = jnp.zeros(shape)
         for name, log_prob in log_probs.items():
@@ -51,7 +51,7 @@ class Partition:
     def spread(
         self, elements: Shaped[Array, " element"], name: str, sizes: Mapping[str, int], latents: Values
     ) -> Shaped[Array, "..."]:
-        """Each element's number laid over a factor's log-probabilities: the transpose of `reduce`."""
+        """Each element's number broadcast to a factor's log-probabilities: the transpose of `reduce`."""
         elements = elements.reshape(self.shape(sizes))
         axes = self._axes(name)
         if axes is None:
@@ -63,7 +63,7 @@ class Partition:
     def spread_values(
         self, elements: Shaped[Array, " element"], name: str, sizes: Mapping[str, int]
     ) -> Shaped[Array, "..."]:
-        """Each element's number laid over a block site's *value*, whose event axes come last."""
+        """Each element's number broadcast to the *value* of a block's site, whose event axes come last."""
         laid = self.spread(elements, name, sizes, {})
         return laid.reshape(laid.shape + (1,) * self._site(name).event_dim)
 
@@ -82,8 +82,8 @@ class Partition:
     ) -> Float[Array, " component"]:
         credited = _sum_others(log_prob, self._assigned_axes(name))
         component = self._components(latents)[..., None] == jnp.arange(prod(shape))
-        # A comparison rather than a segment sum: there are few components, and scatters are slow. The condition keeps
-        # a log-probability of -inf from spoiling the components that it does not belong to.
+        # A comparison rather than a segment sum: there are few components, and scatters are slow. `where` rather than a
+        # product, so that a log-probability of -inf does not turn other components into NaN.
         return jnp.sum(jnp.where(component, credited[..., None], 0.0), axis=tuple(range(credited.ndim)))
 
 
@@ -97,7 +97,7 @@ def _sum_others(log_prob: Shaped[Array, "..."], axes: tuple[int, ...]) -> Shaped
 
 
 def _lay(elements: Shaped[Array, "..."], axes: tuple[int, ...]) -> Shaped[Array, "..."]:
-    """Put the axes of an array at the given places, counted from the right, of a larger shape of ones."""
+    """Reshape an array so that its axes are at the given places, counted from the right, among axes of size one."""
     if not axes:
         return elements
     order = sorted(range(len(axes)), key=lambda i: axes[i])

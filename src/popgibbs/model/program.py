@@ -1,7 +1,7 @@
-"""Running and scoring NumPyro programs: the only user of NumPyro's handlers.
+"""Running and scoring NumPyro programs; no other module uses NumPyro's handlers.
 
 A program here is a function without arguments (`lambda: model(**data)`), so models and proposals are treated alike.
-Log-probabilities stay unsummed: one number for each plate element.
+Log-probabilities stay unsummed: one number per plate element.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,17 +25,17 @@ from popgibbs._typing import LogProbs, PRNGKey, Values
 Program = Callable[[], Any]
 
 # NumPyro keeps the active handlers in one list for all threads, so a thread holds this lock while it runs a program.
-# Programs run only when a sampler is built or traced: compiled samplers never wait for each other.
+# Programs run only when a sampler is built or traced, so compiled samplers never wait for each other.
 TRACING = RLock()
 
-_IMPUTED = "_unobserved"  # how NumPyro names the latent site behind `obs_mask`
+_IMPUTED = "_unobserved"  # NumPyro's suffix for the latent site behind `obs_mask`
 
 
 class _Imputed(Messenger):
-    """Gives the latent site behind `obs_mask` its own density in every entry.
+    """Gives the latent site behind `obs_mask` a density in every entry.
 
-    NumPyro masks the entries that are observed, which leaves them without any density: the joint is then improper in
-    them. With their own density they integrate to one, and since nothing depends on them they change nothing else.
+    NumPyro masks the observed entries of that site, so the joint is improper in them. With their density restored they
+    integrate to one, and since nothing depends on them, nothing else changes.
     """
 
     def __init__(self, program: Program):
@@ -45,7 +45,7 @@ class _Imputed(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample":
             return
-        self.observed.add(msg["name"].removesuffix("_observed"))  # the sibling that comes just before
+        self.observed.add(msg["name"].removesuffix("_observed"))  # the sibling, which comes just before it
         if msg["name"].endswith(_IMPUTED) and msg["name"].removesuffix(_IMPUTED) in self.observed:
             while isinstance(msg["fn"], MaskedDistribution):
                 msg["fn"] = msg["fn"].base_dist
@@ -53,7 +53,7 @@ class _Imputed(Messenger):
 
 @dataclass(frozen=True)
 class Site:
-    """What is fixed about a sample site of a model, whatever the sizes of its plates."""
+    """The properties of a sample site that do not depend on the sizes of plates."""
 
     name: str
     observed: bool
@@ -61,7 +61,7 @@ class Site:
     event_dim: int
     discrete: bool
     support: tuple[int, ...] | None  # the values of a finite discrete site
-    parents: frozenset[str]  # latents that its log-probabilities depend on, itself not counted
+    parents: frozenset[str]  # other latents that its log-probabilities depend on
     arguments: frozenset[str]  # data arguments that they depend on
     bounded_by: frozenset[str]  # latents that its support depends on
 
@@ -70,7 +70,7 @@ class Site:
 
 
 def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple[Values, LogProbs]:
-    """Run a program with some sites fixed; the others are drawn. Returns every site's value and log-probabilities.
+    """Run a program with some sites fixed and the others drawn; returns the values and log-probabilities of all sites.
 
     A site uses the same random number whether or not others are fixed, so that a draw and the scoring of another value
     under the same key see the same internal randomness.
@@ -82,7 +82,7 @@ def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple
 
 
 def densities(program: Program, key: PRNGKey, values: Mapping[str, Any], names: tuple[str, ...]) -> LogProbs:
-    """The log-densities that the named sites are drawn from: `handlers.scale` scales a factor, never a draw."""
+    """The log-densities from which the named sites are drawn, without `handlers.scale`, which scales only factors."""
     sites = raw_sites(program, key, values)
     return {name: sites[name]["fn"].log_prob(sites[name]["value"]) for name in names}
 
@@ -100,7 +100,7 @@ def _is_masked(distribution: Any) -> bool:
 
 
 def returned(program: Program, values: Mapping[str, Any]) -> Any:
-    """What a program returns when its sites have the given values."""
+    """The return value of a program whose sites have the given values."""
     with TRACING:
         return handlers.substitute(handlers.seed(program, jax.random.key(0)), data=dict(values))()
 
@@ -133,7 +133,7 @@ def unconstrain(program: Program, values: Values, names: tuple[str, ...]) -> Val
 
 
 def constrain(program: Program, values: Values, position: Values) -> tuple[Values, LogProbs]:
-    """The values of the sites in `position` from the real line, and the log-volume of each map, by batch element.
+    """The sites in `position` mapped from the real line, and the log-volume of each map, by batch element.
 
     Sites are mapped in the order of the program, so that a support may depend on another site of `position`. All other
     sites have the given values.
@@ -158,19 +158,19 @@ def constrain(program: Program, values: Values, position: Values) -> tuple[Value
 
 
 class AbstractSite(NamedTuple):
-    """What tracing alone tells of a site."""
+    """The properties of a site that tracing reveals."""
 
     value: jax.ShapeDtypeStruct
-    batch_shape: tuple[int, ...] | None  # None where no distribution tells it
+    batch_shape: tuple[int, ...] | None  # None if unknown, for sites of kernels
     observed: bool
     discrete: bool
-    altered: bool  # by a mask or a scale, so that its log-probability is not that of its draws
+    altered: bool  # masked or scaled, so that its log-probability is not that of its draws
 
 
 def abstract_sites(program: Callable[..., Any], *inputs: Any) -> dict[str, AbstractSite]:
-    """The sites of a program by tracing, without computing a number.
+    """The sites of a program, found by tracing without computing anything.
 
-    With `inputs`, `program` is a function from them to the program, in which the sites of the first have those values.
+    With `inputs`, `program` is a function of these that returns the program, and the first input holds values of sites.
     """
     found: dict[str, AbstractSite] = {}
 
@@ -191,7 +191,7 @@ def shapes(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, ...]:
-    """The sites of a model in order, with what their log-probabilities depend on."""
+    """The sites of a model in order, with the sites and arguments that their log-probabilities depend on."""
     key = jax.random.key(0)
     abstract = abstract_sites(lambda: model(**data))
     latents = {name: site.value for name, site in abstract.items() if not site.observed}
@@ -207,10 +207,10 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
             observed = site["is_observed"]
             if not observed and _is_masked(site["fn"]):
                 raise ValueError(
-                    f"the latent site '{name}' lies inside a mask, so some of its values would have no density and "
-                    "the evidence no meaning; sample it outside the mask, and keep the sites that it explains inside"
+                    f"the latent site '{name}' is inside a mask, so some of its values would have no density and the "
+                    "evidence no meaning; sample it outside the mask, and keep the sites that depend on it inside"
                 )
-            # In the order of the axes, whichever plate was entered first.
+            # Sorted by axis, because plates can be entered in any order.
             plates = sorted(((frame.name, frame.dim) for frame in site["cond_indep_stack"]), key=lambda plate: plate[1])
             sites.append(
                 Site(
@@ -241,10 +241,10 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
 
 
 def finite_support(distribution: Any) -> tuple[int, ...] | None:
-    """The values of a distribution of one finite discrete number."""
+    """The values of a finite discrete scalar distribution; None for others."""
     if not distribution.has_enumerate_support or distribution.event_dim:
         return None
-    # A support that depends on data or on other sites is not known before they are.
+    # A support that depends on data or on other sites is unknown while these are traced.
     try:
         with jax.ensure_compile_time_eval():
             support = distribution.enumerate_support(expand=False)

@@ -1,4 +1,4 @@
-"""Models of sequences: global variables, a chain of states, an observation at every step."""
+"""State-space models: global variables, a chain of states, an observation at every step."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,26 +19,28 @@ TIME = "time"  # the plate of the steps
 
 
 class StateSpaceModel(eqx.Module):
-    """z_1 ~ p(z_1 | g), z_t ~ p(z_t | z_{t-1}, g), x_t ~ p(x_t | z_t, g), with global variables g.
+    """Abstract base of sequence models with global variables g.
 
-    A subclass names its sites, `state` and `observed` (which is also the data argument), and says the four parts. Called,
-    it is an ordinary NumPyro program whose sites lie in the plate `time`, so that any block works on it; `SequenceBlock`
-    also goes through it step by step.
+        z_1 ~ p(z_1 | g),        z_t ~ p(z_t | z_{t-1}, g),        x_t ~ p(x_t | z_t, g)
 
-        class Walk(pg.StateSpaceModel):
-            state, observed = "z", "x"
+    A subclass sets the class attributes `state` and `observed`, the names of the two sites (`observed` is also the data
+    argument), and defines the four methods. An instance is an ordinary NumPyro program whose sites are in the plate
+    `time`, so any block can update it; `SequenceBlock` updates it step by step.
 
-            def globals(self):
-                return numpyro.sample("speed", dist.Normal(0, 1))
-
-            def initial(self, globals):
-                return dist.Normal(0, 1)
-
-            def transition(self, previous, globals):
-                return dist.Normal(previous + globals, 1)
-
-            def emission(self, state, globals):
-                return dist.Normal(state, 0.5)
+    Examples:
+        >>> class Walk(pg.StateSpaceModel):
+        ...     state, observed = "z", "x"
+        ...     def globals(self):
+        ...         return numpyro.sample("speed", dist.Normal(0.0, 1.0))
+        ...     def initial(self, globals):
+        ...         return dist.Normal(0.0, 1.0)
+        ...     def transition(self, previous, globals):
+        ...         return dist.Normal(previous + globals, 1.0)
+        ...     def emission(self, state, globals):
+        ...         return dist.Normal(state, 0.5)
+        >>> trace = numpyro.handlers.trace(numpyro.handlers.seed(Walk(), key)).get_trace(x=np.zeros(5))
+        >>> trace["z"]["value"].shape
+        (5,)
     """
 
     state: ClassVar[str]
@@ -46,19 +48,19 @@ class StateSpaceModel(eqx.Module):
 
     @abstractmethod
     def globals(self) -> Any:
-        """A NumPyro program that samples the global sites; the other parts see what it returns."""
+        """A NumPyro program that samples the global sites; its return value is passed to the other methods."""
 
     @abstractmethod
     def initial(self, globals: Any) -> dist.Distribution:
-        """p(z_1 | g)."""
+        """The distribution p(z_1 | g) of the first state."""
 
     @abstractmethod
     def transition(self, previous: Any, globals: Any) -> dist.Distribution:
-        """p(z_t | z_{t-1}, g)."""
+        """The distribution p(z_t | z_{t-1}, g) of a state given the previous one."""
 
     @abstractmethod
     def emission(self, state: Any, globals: Any) -> dist.Distribution:
-        """p(x_t | z_t, g)."""
+        """The distribution p(x_t | z_t, g) of an observation given the state of its step."""
 
     def __call__(self, **data: Any) -> None:
         for part in ("state", "observed"):
@@ -74,15 +76,15 @@ class StateSpaceModel(eqx.Module):
 
 
 def one_event(distribution: dist.Distribution) -> Any:
-    """A distribution with all its axes in the event: one step is one draw."""
+    """A distribution with all its axes as event axes, so that one step is one draw."""
     return distribution.to_event(len(distribution.batch_shape))
 
 
 def where_exists(exists: Any, value: Any, distribution: Any) -> Any:
     """A value where it exists, elsewhere some value inside the distribution's support.
 
-    A blank state such as zero may lie outside of a support. `jnp.where` hides its log-probability but not its gradient,
-    which is then not a number.
+    A blank state such as zero may be outside the support. `jnp.where` would hide its log-probability, but not the NaN in
+    its gradient.
     """
     return jnp.where(exists, value, stop_gradient(_inside(distribution)))
 
@@ -98,10 +100,10 @@ def _inside(distribution: Any) -> Array:
 
 
 class Chain(dist.Distribution):
-    """All states of a sequence as one site with a log-probability at every step, log p(z_t | z_{t-1}, g).
+    """All states of a sequence as one site, with log-probability log p(z_t | z_{t-1}, g) at every step.
 
-    Its steps are an axis of batch shape, so that padded steps can be masked. They are not independent: samplers measure
-    that, and weigh ordinary blocks of them as a whole.
+    The steps are a batch axis, so that padded steps can be masked. They are not independent: samplers detect that when
+    they are built, and weigh ordinary blocks of states as a whole.
     """
 
     def __init__(self, model: StateSpaceModel, shared: Any, num_steps: int):
@@ -142,7 +144,7 @@ class Chain(dist.Distribution):
 
 
 class NextState(dist.Distribution):
-    """One state given the one before it, or the first state where there is none."""
+    """The distribution of a state given the previous one, or of the first state if there is none."""
 
     def __init__(self, model: StateSpaceModel, previous: Any, exists: Any, shared: Any):
         self._first = one_event(model.initial(shared))
@@ -166,7 +168,7 @@ class NextState(dist.Distribution):
 
 
 class Emissions(dist.Distribution):
-    """The observations of all steps as one site, log p(x_t | z_t, g) at every step."""
+    """The observations of all steps as one site, with log-probability log p(x_t | z_t, g) at every step."""
 
     def __init__(self, model: StateSpaceModel, states: Any, shared: Any):
         self._states = states

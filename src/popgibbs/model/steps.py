@@ -1,7 +1,7 @@
-"""The steps of a sequence: what a proposal of one step sees and aims at.
+"""The steps of a sequence, and the conditional of each.
 
-A step t of a sequence is a block of its own, {z_t}, with the factors p(z_t | z_{t-1}), p(z_{t+1} | z_t) and p(x_t | z_t).
-`StepConditional` is its conditional, in the terms in which kernels and moves know one.
+Each step t of a sequence is a block {z_t} with the factors p(z_t | z_{t-1}), p(z_{t+1} | z_t) and p(x_t | z_t).
+`StepConditional` is its conditional as kernels and moves use it.
 """
 
 from typing import Any, NamedTuple
@@ -23,17 +23,17 @@ INTO_NEXT = "the transition into the next step"
 
 
 class Neighbour(NamedTuple):
-    """The state of the step before or after. At the ends there is none: its value is then of no meaning."""
+    """The state of the step before or after; at the ends `exists` is false, and `value` has no meaning."""
 
     value: Any
     exists: Array
-    before: Any = None  # at the first draw, the neighbour of the step before, from which a motion can be told
+    before: Any = None  # at the first draw, the neighbour before this one, for proposals that extrapolate a motion
 
 
 class StepConditional(Conditional):
     """p(z_t | x_t, z_{t-1}, z_{t+1}, g) up to its constant.
 
-    At the initial step there is no z_{t+1} yet, and no g where the global sites are drawn later (`has_globals`).
+    At the initial step there is no z_{t+1} yet, and no g if the global sites are drawn later (`has_globals`).
     """
 
     model: StateSpaceModel
@@ -41,7 +41,7 @@ class StepConditional(Conditional):
     t: Array
     previous: Neighbour
     following: Neighbour
-    shared: Any  # what `model.globals` returned
+    shared: Any  # the return value of `model.globals`
     has_globals: bool = eqx.field(static=True, kw_only=True, default=True)
 
     @property
@@ -74,7 +74,7 @@ class StepConditional(Conditional):
         return total(log_probs)[None]
 
     def mask(self, log_probs: LogProbs) -> LogProbs:
-        return log_probs  # a step is real or padded as a whole, which the sweep over steps takes care of
+        return log_probs  # a step is real or padded as a whole, and the sweep over steps handles that
 
     def is_real(self, name: str, value: Array) -> Array:
         del name, value
@@ -98,7 +98,7 @@ class StepConditional(Conditional):
 
 
 class StepSequence(eqx.Module):
-    """The sequence of one instance: the data of its steps, and what the steps share."""
+    """The sequence of one instance: the data of its steps, and the values that the steps share."""
 
     target: Target
     proposal: Any
@@ -125,21 +125,21 @@ class StepSequence(eqx.Module):
         return self.data.mask.get(TIME, jnp.ones(self.num_steps, bool))
 
     def shared(self, latents: Values) -> Any:
-        """What the steps of a particle share: its global variables, as `model.globals` returns them."""
+        """The global variables of a particle, as `model.globals` returns them."""
         return returned(self.model.globals, {n: v for n, v in latents.items() if n != self.model.state})
 
     def prepared(self, shared: Any) -> Any:
-        """What the proposal's `prepare`, if it has one, makes of the whole sequence: arrays with an entry a step."""
+        """The result of the proposal's `prepare` for the whole sequence, with one entry per step; None without it."""
         if not hasattr(self.proposal, "prepare"):
             return None
         whole = ProposalData(self.data.values, self.data.mask, self.target.beta)
         return self.proposal.prepare(whole, stop_gradient(shared), constant(self.model))
 
     def step_data(self, observed: Array, prepared: Any) -> ProposalData:
-        """The data as the proposal of one step sees them."""
+        """The data that the proposal of one step sees."""
         return ProposalData({**self.data.values, self.model.observed: observed}, {}, self.target.beta, prepared)
 
 
 def shifted(states: Array, by: int) -> Array:
-    """The states of the steps before (1) or after (−1); at the end, where there is none, the state itself."""
+    """The states of the steps before (1) or after (−1); at the end, which has no such step, the state itself."""
     return jnp.concatenate([states[:1], states[:-1]]) if by > 0 else jnp.concatenate([states[1:], states[-1:]])

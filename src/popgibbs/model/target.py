@@ -1,4 +1,4 @@
-"""The joint density of one instance as factors: which sites touch which, and their log-probabilities."""
+"""The joint density of one instance as factors: their log-probabilities, and the sites that each depends on."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -17,7 +17,7 @@ from popgibbs.model.program import Program, Site, evaluate, masked
 class Target(eqx.Module):
     """log p(x, z) = Σ_s log p(s | parents), each factor unsummed over its plates, zero at padded elements.
 
-    While a run is tempered, the factors of observed sites are raised to the power β.
+    In tempered training the factors of observed sites are raised to the power β.
     """
 
     model: Any
@@ -30,7 +30,7 @@ class Target(eqx.Module):
         return lambda: self.model(**self.data.values)
 
     def log_probs(self, latents: Values, factors: Iterable[str] | None = None) -> LogProbs:
-        """The named factors (by default all). The others are traced but, their numbers unused, never computed."""
+        """The named factors, by default all. The others are traced but never computed, because they are unused."""
         _, log_probs = evaluate(self.program, jax.random.key(0), latents)
         wanted = [site.name for site in self.sites] if factors is None else factors
         sites = by_name(self.sites)
@@ -74,6 +74,6 @@ def touched(sites: tuple[Site, ...], names: Iterable[str]) -> tuple[str, ...]:
 
 
 def constant(model: Any) -> Any:
-    """The model with its gradient stopped: a proposal's gradient must not reach it, θ learns from log p alone."""
+    """The model with its gradient stopped, because θ gets its gradient from log p alone, never from a proposal."""
     dynamic, static = eqx.partition(model, eqx.is_inexact_array)
     return eqx.combine(stop_gradient(dynamic), static)

@@ -1,4 +1,4 @@
-"""How a proposal is corrected: by weight, by acceptance, or by Hamiltonian dynamics in its place."""
+"""Moves: correct a proposal by reweighting or by acceptance, or replace it by Hamiltonian Monte Carlo."""
 
 from popgibbs.moves.base import Move, MoveInfo, MoveKeys, log_ratio, propose, replaced
 from popgibbs.moves.hmc import HMC

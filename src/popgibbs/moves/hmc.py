@@ -16,8 +16,18 @@ from popgibbs.proposals import BoundKernel, Enumerated
 class HMC(Move):
     """One transition of BlackJAX's Hamiltonian Monte Carlo on the block's unconstrained continuous sites.
 
-    Finite sites of the block are summed out, and drawn from their exact conditional afterwards. The step size is fixed
-    before sampling. The block's own proposal, or an earlier block, draws the first state.
+    Finite sites of the block are summed out, and drawn from their exact conditional afterwards. The weight does not
+    change. The block's proposal makes the first draw only; without one, an earlier block or another sampler
+    (`APG(..., initial=...)`) must draw the sites first.
+
+    Args:
+        step_size: The step size of the leapfrog integrator, with a unit mass matrix; `tune_step_size` finds one.
+        num_steps: Leapfrog steps per transition.
+
+    Examples:
+        >>> block = pg.Block("mu", proposal=Location(), move=pg.HMC(step_size=0.1, num_steps=5))
+        >>> block.move.num_steps
+        5
     """
 
     uses_proposal: ClassVar[bool] = False
@@ -29,7 +39,7 @@ class HMC(Move):
     def __call__(
         self, keys: MoveKeys, proposal: BoundKernel | None, conditional: Conditional, particle: Particle
     ) -> tuple[Particle, Elements, MoveInfo]:
-        import blackjax  # here, because importing it starts JAX, after which the number of devices is fixed
+        import blackjax  # not at the top: it initialises JAX, which fixes the number of devices
 
         del proposal
         summed = () if conditional.summed is None else conditional.summed.names
@@ -55,14 +65,14 @@ class HMC(Move):
 
 
 def _over(real: Array, position: Array) -> Array:
-    """Batch elements laid over a position, whose event axes come last."""
+    """Batch elements broadcast to a position, whose event axes come last."""
     return real.reshape(real.shape + (1,) * (position.ndim - real.ndim))
 
 
 def _unit_metric(real: Values) -> Any:
-    """Unit masses for the entries of a position that are real. Padded ones have no velocity and no kinetic energy.
+    """Unit masses for the real entries of a position; padded entries have no velocity and no kinetic energy.
 
-    Each site has a key of its own, so that the padding of one does not shift the random numbers of the next.
+    Each site has its own key, so that the padding of one does not shift the random numbers of the next.
     """
     from blackjax.mcmc.metrics import Metric
 

@@ -1,4 +1,4 @@
-"""Take every proposal, and pay by weight."""
+"""The move of the paper: accept every proposal and reweight."""
 
 from typing import ClassVar
 
@@ -11,9 +11,15 @@ from popgibbs.proposals import BoundKernel
 
 
 class Reweight(Move):
-    """Always take the proposal, and weigh it (the paper, Algorithm 2).
+    """Accept every proposal and multiply the weight by v (Algorithm 2 of Wu et al. 2020).
 
-    v = p(x, z'_b, z_-b) q(z_b | x, z_-b) / (p(x, z_b, z_-b) q(z'_b | x, z_-b))
+        v = p(x, z'_b, z_-b) q(z_b | x, z_-b) / (p(x, z_b, z_-b) q(z'_b | x, z_-b))
+
+    The evidence stays unbiased if the proposal has the same support as the conditional p(z_b | x, z_-b).
+
+    Examples:
+        >>> pg.Block("mu", proposal=Location(), move=pg.Reweight()).move
+        Reweight()
     """
 
     weighs: ClassVar[bool] = True

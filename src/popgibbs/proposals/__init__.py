@@ -1,4 +1,4 @@
-"""How the values of a block are drawn and scored: users' programs, the prior, enumeration."""
+"""Proposals, which draw and score the values of a block: users' programs, the prior, enumeration."""
 
 from popgibbs.proposals.base import BoundKernel, Kernel, sites_at
 from popgibbs.proposals.enumerated import Enumerated

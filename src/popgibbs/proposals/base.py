@@ -1,7 +1,7 @@
-"""What a proposal is to blocks and moves: a kernel, bound to a key and a conditional, that draws and scores.
+"""Kernels: proposals as blocks and moves use them.
 
-It draws values with their log-probability, and scores other values *under the same key*, hence under the same randomness
-inside the proposal.
+A kernel bound to a key and a conditional draws values with their log-probability, and scores other values *under the same
+key*, hence with the same randomness inside the proposal.
 """
 
 from abc import ABC, abstractmethod
@@ -18,18 +18,45 @@ from popgibbs.model import AbstractSite, Conditional
 
 
 class BoundKernel(ABC):
-    """A kernel at one key and one conditional. Whatever drawing and scoring share is computed once, when it is bound."""
+    """Abstract base of what `Kernel.bind` returns: a kernel at one key and one conditional.
+
+    Work that drawing and scoring share belongs into the constructor, which runs once per update. An element is a part of
+    the block with its own weight, such as one point of a plate; a block that is weighed as a whole has one element.
+
+    Examples:
+        >>> class BoundStandardNormal(pg.BoundKernel):
+        ...     def __init__(self, key):
+        ...         self.key = key
+        ...     def draw(self):
+        ...         values = {"mu": jax.random.normal(self.key)}
+        ...         return values, self.score(values)
+        ...     def score(self, values):
+        ...         return dist.Normal(0.0, 1.0).log_prob(values["mu"])[None]
+        >>> BoundStandardNormal(key).score({"mu": jnp.zeros(())})
+        Array([-0.9189385], dtype=float32)
+    """
 
     @abstractmethod
     def draw(self) -> tuple[Values, Elements]:
-        """Values of the block's sites, and their log q by element of the block."""
+        """Draw values.
+
+        Returns:
+            The values of the block's sites by name, and their log q with axis (element,).
+        """
 
     @abstractmethod
     def score(self, values: Values) -> Elements:
-        """log q of other values, by element of the block."""
+        """Score other values under the same key.
+
+        Args:
+            values: Values of the block's sites, by name.
+
+        Returns:
+            Their log q with axis (element,).
+        """
 
     def log_probs(self, values: Values) -> LogProbs | None:
-        """log q of other values by site, unsummed, where the kernel has it: it may prove elements independent."""
+        """log q of other values by site, unsummed, from which elements can be proved independent; None if unknown."""
         return None
 
     def covers(self, values: Values) -> dict[str, Array]:
@@ -39,29 +66,54 @@ class BoundKernel(ABC):
 
 
 class Kernel(eqx.Module):
-    """A proposal that is not a NumPyro program: it says itself how it draws and scores.
+    """Abstract base of proposals that are not NumPyro programs but draw and score values themselves.
 
-    Subclasses define `bind`. Every kernel is checked when a sampler is built, as programs are: it draws its block's
-    sites with the model's shapes, inside the model's support, reaches all of that support, and padding changes nothing.
+    Subclasses define `bind`. A sampler checks its kernels when it is built, as it checks programs: they must draw the
+    block's sites with the model's shapes, inside the model's support, reach all of that support, and not change when
+    instances are padded.
+
+    Examples:
+        >>> class BoundStandardNormal(pg.BoundKernel):
+        ...     def __init__(self, key):
+        ...         self.key = key
+        ...     def draw(self):
+        ...         values = {"mu": jax.random.normal(self.key)}
+        ...         return values, self.score(values)
+        ...     def score(self, values):
+        ...         return dist.Normal(0.0, 1.0).log_prob(values["mu"])[None]
+        >>> class StandardNormal(pg.Kernel):
+        ...     def bind(self, key, conditional):
+        ...         return BoundStandardNormal(key)
+        >>> block = pg.Block("mu", proposal=StandardNormal(), move=pg.Metropolis())
+        >>> sampler = pg.APG(model, data={"x": "points"}, blocks=[block], example=instances[0])
     """
 
     from_model: ClassVar[bool] = False  # built from the model's own factors, so that these properties need no check
     needs_parents: ClassVar[bool] = False  # the first draw needs the parents of its sites
-    needs_finite: ClassVar[bool] = False  # every site has finitely many values, one of them in each element
+    needs_finite: ClassVar[bool] = False  # every site must be finite, with one value in each element
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
 
     @abstractmethod
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
-        """The kernel at one key and one conditional."""
+        """Bind the kernel to a key and a conditional.
+
+        Args:
+            key: The random key under which the kernel draws and scores.
+            conditional: p(z_b | x, z_-b): `conditional.names` are the block's sites, `conditional.given` the values of
+                the others, and `conditional.log_probs(values)` the factors that contain the block's sites.
+
+        Returns:
+            The bound kernel.
+        """
 
     def sites(self, conditional: Conditional) -> dict[str, AbstractSite]:
-        """What the kernel samples for a conditional, by tracing alone."""
+        """The sites that the kernel samples for a conditional, found by tracing."""
         values, _ = jax.eval_shape(lambda: self.bind(jax.random.key(0), conditional).draw())
         return {name: _abstract(value) for name, value in values.items()}
 
 
 def sites_at(bound: Callable[..., tuple[Kernel, Conditional]], *inputs: Any) -> dict[str, AbstractSite]:
-    """What a kernel samples for a conditional, both made from abstract inputs."""
+    """The sites that a kernel samples for a conditional, both made from abstract inputs."""
     found: dict[str, AbstractSite] = {}
 
     def traced(*inputs: Any) -> None:

@@ -16,9 +16,14 @@ from popgibbs.statistics import Categorical
 
 
 class Enumerated(Kernel):
-    """The exact conditional of finite sites, by enumeration of every joint value of each element's sites.
+    """The exact conditional p(z_b | x, z_-b) of finite sites, by enumerating the joint values of each element's sites.
 
-    At the initial step it is the conditional under the factors whose sites exist.
+    The first draw uses only the factors whose sites exist at that point.
+
+    Examples:
+        >>> block = pg.Block("c", proposal=pg.Enumerated())
+        >>> block.proposal
+        Enumerated()
     """
 
     from_model: ClassVar[bool] = True
@@ -31,7 +36,7 @@ class Enumerated(Kernel):
 
 @dataclass(frozen=True)
 class BoundEnumeration(BoundKernel):
-    """Every joint value with its probability, by element."""
+    """All joint values of an element's sites, with their probabilities."""
 
     key: PRNGKey
     conditional: Conditional
@@ -45,7 +50,7 @@ class BoundEnumeration(BoundKernel):
     def score(self, values: Values) -> Elements:
         chosen = jnp.ones(self._log_q.shape, bool)
         for name, column in self._columns.items():
-            # A site has one value in each element, so summing into elements puts them in order.
+            # A site has one value in each element, so this sum only puts the values into the order of elements.
             chosen &= self.conditional.reduce({name: values[name].astype(self._log_q.dtype)})[:, None] == column
         return jnp.where(self.conditional.real, jnp.sum(jnp.where(chosen, self._log_q, 0.0), axis=-1), 0.0)
 
@@ -62,7 +67,7 @@ class BoundEnumeration(BoundKernel):
 
     @cached_property
     def _log_q(self) -> Float[Array, "element joint"]:
-        # Where every value is impossible any will do: the particle has no weight.
+        # Where every value is impossible, the particle has no weight and any value will do.
         possible = jnp.max(self._log_joint, axis=-1, keepdims=True) != -jnp.inf
         return jax.nn.log_softmax(jnp.where(possible, self._log_joint, 0.0), axis=-1)
 

@@ -9,7 +9,16 @@ from popgibbs.proposals.base import BoundKernel, Kernel
 
 
 class Prior(Kernel):
-    """The model's own ancestral draw, q(z_b) = Π_{s∈b} p(s | parents): the factors of children enter the weight only."""
+    """The model's own ancestral draw, q(z_b) = Π_{s∈b} p(s | parents).
+
+    The factors of child sites enter only through the weight. A sampler whose blocks all use `Prior()` is a bootstrapped
+    population Gibbs sampler.
+
+    Examples:
+        >>> block = pg.Block("mu", proposal=pg.Prior(), move=pg.Metropolis())
+        >>> block.proposal
+        Prior()
+    """
 
     from_model: ClassVar[bool] = True
     needs_parents: ClassVar[bool] = True

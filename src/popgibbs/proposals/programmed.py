@@ -43,11 +43,11 @@ class BoundProgram(BoundKernel):
         return {name: log_q[name] for name in self.conditional.names}
 
     def covers(self, values: Values) -> dict[str, Array]:
-        # By the supports themselves: NumPyro's densities need not vanish outside of them.
+        # Checked by the supports, because NumPyro's densities need not be zero outside of them.
         sites = raw_sites(self.program, self.key, {**self.conditional.given, **values})
         return {name: jnp.all(sites[name]["fn"].support(values[name])) for name in values}
 
 
 def as_kernel(proposal: Any) -> Kernel:
-    """A user's program as a kernel; a kernel as it is."""
+    """A user's program as a kernel; kernels are returned unchanged."""
     return proposal if isinstance(proposal, Kernel) else Programmed(proposal)

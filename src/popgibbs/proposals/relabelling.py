@@ -1,11 +1,11 @@
 """First draws whose components are shuffled, so that they reach every labelling.
 
 A first draw from seeds s (or from a network with one output per component) puts each component in one place, although
-the model does not tell components apart: it reaches one of M! labellings. Shuffled afterwards, a draw has the density
+the model does not distinguish components: it reaches one of M! labellings. After shuffling, a draw has the density
 
     q̄(z | s) = 1/M! Σ_π q(πz | s),        Σ_π q(πz | s) = Σ_π Π_m q_m(z_π(m) | s),
 
-a permanent of the matrix of each component's density at the values of each other one.
+where the sum is the permanent of the matrix of each component's density at the values of every component.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.model import BlockConditional, Partition, Target, abstract_sites, by_name, draw
 from popgibbs.proposals.base import BoundKernel, Kernel, sites_at
 
-_SHUFFLE = 0x5FF1E  # folded into a draw's key for the shuffle: the proposal itself uses small numbers
+_SHUFFLE = 0x5FF1E  # folded into a draw's key for the shuffle; large, because proposals fold in small numbers
 _EXACT_UP_TO = 10  # components: the sum over labellings takes M·2ᴹ⁻¹ steps
 _NUM_PROBES = 4
 
@@ -65,7 +65,7 @@ class BoundShuffle(BoundKernel):
         return self.bound.covers(values)
 
     def _taken(self, values: Values, order: Int[Array, " component"]) -> Values:
-        """The values with other components in place of each."""
+        """The values with their components in another order."""
         sites = by_name(self.conditional.target.sites)
 
         def take(name: str) -> Array:
@@ -87,24 +87,24 @@ class BoundShuffle(BoundKernel):
 
 
 def log_average_over_labellings(log_q: Float[Array, "place component"]) -> Float[Array, ""]:
-    """log q̄ from log q_m(z_k), or beyond a few components an estimate that leaves weights exact in the mean.
+    """log q̄ from log q_m(z_k); beyond 10 components, an estimate that keeps weights unbiased.
 
-    The estimate is q(z) / (M! r), where r is the probability of assigning the places, one after another, to the remaining
-    values in proportion to q_m as they are assigned in z. Weights p M! r / q are proper: r is a density of the labelling
+    The estimate is q(z) / (M! r). Here r is the probability of the assignment in z if the places, one after another, each
+    choose among the remaining values in proportion to q_m. Weights p M! r / q are proper: r is a density of the labelling
     given z, so it integrates to one in the extended target.
     """
     size = log_q.shape[0]
-    # A density of zero as a finite number, because sums of zeros have no gradient.
+    # Log-densities are kept finite, because the logsumexp of only -inf has no gradient.
     log_q = jnp.maximum(log_q, -1e30)
     if size > _EXACT_UP_TO:
-        # Places that could hold few of the values choose first: a broad one would take what only a narrow one can have
-        # drawn. The order may depend on the values, but not on which place holds which.
+        # Places that fit few of the values choose first; otherwise a broad component would take a value that only a
+        # narrow one can have drawn. The order may depend on the values, but not on which place holds which.
         chances = jax.nn.softmax(stop_gradient(log_q), axis=-1)
         order = jnp.argsort(-jnp.sum(chances * jnp.log(jnp.maximum(chances, 1e-30)), axis=-1))
         log_q = log_q[order][:, order]
         remaining = jnp.where(jnp.arange(size) >= jnp.arange(size)[:, None], log_q, -jnp.inf)
         return jnp.sum(jax.nn.logsumexp(remaining, axis=-1)) - lgamma(size + 1)
-    # Over the sets of values that the first places can take, each from those with one value less.
+    # Dynamic programming over the sets of values that the first places take, each from the sets with one value fewer.
     sums, smaller = jnp.zeros(1), list[tuple[int, ...]]([()])
     for count in range(1, size + 1):
         sets = list(combinations(range(size), count))
@@ -117,29 +117,29 @@ def log_average_over_labellings(log_q: Float[Array, "place component"]) -> Float
 def check_shuffled(
     block: str, kernel: Kernel, plate: str, target: Target, names: tuple[str, ...], drawn: tuple[str, ...]
 ) -> None:
-    """Raise where a first draw of sites, after others were drawn, cannot be shuffled."""
+    """Raise if a first draw of the named sites, given those already drawn, cannot be shuffled."""
     shuffled, sites, sizes = Shuffled(kernel, plate), by_name(target.sites), target.plate_sizes
     what = f"block '{block}': exchangeable='{plate}'"
     if plate not in sizes:
         raise ValueError(f"{what} is not a plate of the model; its plates are {sorted(sizes)}")
     if plate in target.data.mask:
-        raise ValueError(f"{what} is a plate of the data, which tell its elements apart; name a plate of components")
+        raise ValueError(f"{what} is a plate of the data, whose elements differ; name a plate of components")
     if outside := [name for name in names if sites[name].axis(plate) is None]:
-        raise ValueError(f"{what} shuffles all sites of the block, but {outside} lie outside; put them in another block")
+        raise ValueError(
+            f"{what} shuffles all sites of the block, but {outside} are not in it; move them to another block"
+        )
     if before := [name for name in drawn if sites[name].axis(plate) is not None]:
-        raise ValueError(f"{what}, but {before} of that plate are drawn before; put it on the block that draws them")
+        raise ValueError(f"{what}, but an earlier block draws {before} of that plate; set exchangeable on that block")
     if kernel.from_model:
         kind = type(kernel).__name__
-        raise ValueError(f"{what}, but {kind} draws all components alike, in every labelling; drop exchangeable")
+        raise ValueError(f"{what}, but {kind} draws all components alike, in every labelling; remove exchangeable")
     modelled = abstract_sites(target.program)
     given = {name: modelled[name].value for name in drawn}
     proposed = sites_at(lambda given: (kernel, _first(target, names, given)), given)
     for name in names:
         found, wanted = proposed[name].batch_shape, modelled[name].batch_shape
         if found is not None and found != wanted:
-            raise ValueError(
-                f"{what}: the first draw of '{name}' has the batch shape {found}; give it the model's, {wanted}"
-            )
+            raise ValueError(f"{what}: the first draw of '{name}' has batch shape {found}; give it the model's, {wanted}")
     if not _splits(shuffled, target, names, drawn):
         raise ValueError(
             f"{what}, but in the first draw of {list(names)} the log-probability of a component changes with the values "
@@ -168,7 +168,7 @@ def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: t
             mixed = {name: jnp.where(here[name], new[name], old[name]) for name in names}
             return shuffled.kernel.bind(key_score, first).score(mixed)
 
-        # The unchanged state goes through the same code (no place has the number -1), so that it rounds alike.
+        # The unchanged state runs through the same code (no place has the number -1), so that rounding is the same.
         before, *after = jax.lax.map(with_new, jnp.asarray([-1, *range(places.size)]))
         same = jnp.isclose(jnp.stack(after), before, rtol=1e-4, atol=1e-4, equal_nan=True)
         return jnp.all(same | jnp.eye(places.size, dtype=bool))

@@ -1,8 +1,9 @@
 """A check of every run: the log-probabilities that particles carry are those of their latents.
 
-A block's update computes only the factors that contain its sites, and where it accepts elements one by one, it takes each
-element's own. Both are found when the sampler is built. If something was missed there, a particle carries a stale number:
-after the update of a block whose elements were not proved independent, or at the end.
+A block's update computes only the factors that contain its sites, and where it accepts elements one by one, only those of
+accepted elements change. Which factors and elements these are is decided when the sampler is built. If that missed a
+dependence, particles carry stale numbers. Runs look for these after every update of a block whose elements were not
+proved independent, and at the end.
 """
 
 import equinox as eqx
@@ -17,11 +18,11 @@ from popgibbs.model import touched
 from popgibbs.smc import BuiltSampler, Population, disagreement
 
 NOISE_MARGIN = 10.0
-STEPS = np.arange(-4, 5) * np.finfo(np.float32).eps  # relative changes of latents, as rounding makes them
+STEPS = np.arange(-4, 5) * np.finfo(np.float32).eps  # relative changes of latents, as small as rounding
 
 
 def carried_errors(sampler: BuiltSampler, data: Data, population: Population) -> Float[Array, " site"]:
-    """The disagreement of each site's carried log-probabilities with those of the latents, over particles with weight."""
+    """For each site, the largest disagreement of carried with fresh log-probabilities over particles with weight."""
     carried = population.particles.log_probs
     fresh = jax.vmap(sampler.target(data).log_probs)(population.particles.latents)
     alive = population.log_weights > -jnp.inf
@@ -40,7 +41,7 @@ def check_carried(
     population: Population,
     errors: Float[np.ndarray, "instance population site"],
 ) -> None:
-    """Refuse the results of a batch of instances, whose places in the user's list are `indices`, if they do not hold."""
+    """Raise if carried log-probabilities are stale; `indices` are the places of the instances in the user's list."""
     for row, site in np.argwhere(errors.max(axis=1) > 1):
         name = sampler.sites[site].name
         data, found = jax.tree.map(lambda leaf: leaf[row], (batch, population))  # noqa: B023
@@ -53,18 +54,18 @@ def _explain(sampler: BuiltSampler, name: str, instance: int) -> str:
         if not partition.whole and name in touched(sampler.sites, block.sites):
             return (
                 f"block '{block.name}': the elements of the plate {list(partition.plates)} are not independent, which "
-                f"the checks at build did not see: at instance {instance} one element changed the log-probability of "
-                f"'{name}' at another; write '{name}' outside of that plate"
+                f"the checks at construction did not detect: in instance {instance} one element changed the "
+                f"log-probability of '{name}' at another; write '{name}' outside of that plate"
             )
     return (
-        f"the log-probability of '{name}' at instance {instance} depends on more than the model's trace shows; compute "
-        "it from the model's sites and arguments by JAX operations alone"
+        f"the log-probability of '{name}' in instance {instance} depends on more than the model's trace shows; compute "
+        "it from the model's sites and arguments by JAX operations only"
     )
 
 
 @eqx.filter_jit
 def _rounding_noise(sampler: BuiltSampler, data: Data, population: Population, name: str) -> Array:
-    """How much a site's log-probability changes when latents change by rounding: where large terms cancel, much."""
+    """How much a site's log-probability changes when latents change by rounding, which is much if large terms cancel."""
     target = sampler.target(data)
 
     def of_particle(latents: Values) -> Array:

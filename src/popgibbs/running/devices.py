@@ -1,8 +1,8 @@
 """Spreading a batch of instances over devices.
 
-XLA on CPU runs the many small operations of a sampler on one core; a process that shows several host devices (the command
-line sets their number) uses them all, each for its share of the batch. Devices never talk to each other inside a compiled
-program: on CPU a collective holds a thread while it waits, and with as many devices as threads the wait can be for ever.
+XLA on CPU runs the many small operations of a sampler on one core; a process with several host devices (the command line
+sets their number) uses all of them, each for its share of the batch. Compiled programs contain no communication between
+devices: on CPU a collective blocks a thread while it waits, and with as many devices as threads it can wait forever.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,20 @@ BY_SWEEP_AND_INSTANCE = Spec(None, AXIS)
 
 
 def mesh_for(num_instances: int) -> Mesh:
-    """The most local devices that divide the instances evenly."""
+    """A mesh of the largest number of local devices that divides the instances evenly."""
     devices = jax.local_devices()
     count = max(n for n in range(1, len(devices) + 1) if num_instances % n == 0)
     return Mesh(np.array(devices[:count]), (AXIS,))
 
 
 def even_rows(num_instances: int) -> int:
-    """The least number of rows, not below that of the instances, of which every device gets the same number."""
+    """The number of instances rounded up so that every device gets the same number of rows."""
     per_device = -(-num_instances // jax.local_device_count())
     return -(-num_instances // per_device) * per_device
 
 
 def over_instances(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """Each device calls the function on its part of the instances."""
+    """A function that each device calls on its part of the instances."""
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
@@ -43,10 +43,10 @@ def on_all(tree: Any, mesh: Mesh) -> Any:
 
 
 def spread(tree: Any, mesh: Mesh) -> Any:
-    """Arrays with instances as their leading axis, each device of the mesh holding its part."""
+    """Arrays with instances as their leading axis, divided over the devices of the mesh."""
     return tree if mesh.size == 1 else jax.device_put(tree, NamedSharding(mesh, BY_INSTANCE))
 
 
 def on_first(tree: Any, mesh: Mesh) -> Any:
-    """Arrays that are spread over the mesh, together on its first device."""
+    """Arrays that were divided over the mesh, gathered on its first device."""
     return jax.device_put(tree, mesh.devices.flat[0])

@@ -1,4 +1,4 @@
-"""Running a sampler over all instances of a bucket: batches, devices, keys by index."""
+"""Running a sampler over all instances of a bucket, in batches and over devices, with keys by index."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from popgibbs.smc import BuiltSampler, Info, Population, extend, over_population
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """A sampler with the budget it spends on an instance."""
+    """A sampler with its budget per instance."""
 
     sampler: BuiltSampler
     num_particles: int
@@ -37,9 +37,9 @@ class Runner:
         first_sweep: int = 1,
         report: Callable[[int], None] | None = None,
     ) -> tuple[Population, Info]:
-        """The initial step and sweeps, or more sweeps `after` those that led to a population.
+        """Run the initial step and the sweeps, or more sweeps of the populations in `after`.
 
-        `report` is told how many instances are done.
+        `report` is called with the number of instances of each finished batch.
         """
         size = even_rows(min(self.batch_size, len(bucket)))
         parts = []
@@ -58,7 +58,7 @@ class Runner:
                 self.num_particles,
                 self.num_populations,
             )
-            # Waiting lets Ctrl-C through, which copying to the host does not.
+            # Ctrl-C interrupts this wait, but not a copy to the host.
             moved, info, errors = jax.device_get(jax.block_until_ready(found))
             parts.append((jax.tree.map(lambda a: a[:real], moved), jax.tree.map(lambda a: a[:, :real], info)))  # noqa: B023
             check_carried(self.sampler, bucket.indices[rows], data, moved, np.maximum(errors, info.stale.max(axis=0)))
@@ -82,7 +82,7 @@ def _run_batch(
     num_particles: int,
     num_populations: int,
 ) -> tuple[Population, Info, Array]:
-    """A batch of instances over all devices, and how far the carried log-probabilities are from fresh ones."""
+    """Run a batch of instances over all devices; also returns the disagreement of carried log-probabilities."""
     arrays, static = eqx.partition(sampler, eqx.is_array)
 
     def local(

@@ -1,4 +1,4 @@
-"""Blocks of sites that are proposed, moved and resampled together."""
+"""Blocks: sites that are proposed, moved and weighed together."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -23,15 +23,33 @@ from popgibbs.smc.weights import ess
 class Block(eqx.Module):
     """Sites that are updated together, their proposal, and the move that corrects the proposal.
 
-    `assigned_by` names a discrete site that assigns each data point to a component, when the block's sites lie in a plate
-    of components: every component is then weighed, or accepted, by itself.
+    A proposal is a NumPyro program `proposal(data, latents, model)` that samples exactly the block's sites. It sees the
+    instance (`data["x"]`, `data.mask["points"]`), the latents of the other blocks, and the model. An optional method
+    `initial` with the same arguments makes the first draw, when only the latents of earlier blocks exist.
 
-    `exchangeable` names a plate of components that the model does not tell apart but the block's first draw does, by
-    seeds or by a network with an output for each. They are shuffled after that draw, whose density becomes the average
-    over all labellings; without this the evidence is low by up to log M! for M components.
+    Args:
+        *sites: The names of the sites.
+        proposal: A NumPyro program, usually an `eqx.Module`; a `Kernel`, such as `Prior()` or `Enumerated()`; or None for
+            `HMC` where an earlier block or another sampler makes the first draw.
+        move: `Reweight()`, `Metropolis()` or `HMC(...)`. By default `Reweight()`, or `Metropolis()` where reweighting
+            would be biased.
+        assigned_by: A discrete site that assigns each data point to a component, for sites in a plate of components.
+            Each component then gets its own weight, or is accepted separately.
+        exchangeable: A plate of components that the model does not distinguish but the first draw does, by seeds or by a
+            network with one output per component. They are shuffled after that draw, whose density becomes the average
+            over all labellings; otherwise the evidence is too low by up to log M! for M components.
+        name: The name in messages and diagnostics; by default the sites joined by commas.
+
+    Raises:
+        ValueError: An argument has the wrong type, or a site is named twice.
+
+    Examples:
+        >>> block = pg.Block("tau", "mu", proposal=pg.Prior(), move=pg.Metropolis())
+        >>> block.name, block.sites
+        ('tau,mu', ('tau', 'mu'))
     """
 
-    splits: ClassVar[bool] = True  # whether its weight may split over the elements of a plate
+    splits: ClassVar[bool] = True  # whether its weight may split into elements of a plate
 
     kernel: Any
     chosen: Move | None
@@ -73,7 +91,7 @@ class Block(eqx.Module):
 
     @property
     def move(self) -> Move:
-        """The chosen move, or the paper's. Where that would be biased, a sampler chooses another when it is built."""
+        """The chosen move, or `Reweight()`; a sampler replaces that default where it would be biased."""
         return Reweight() if self.chosen is None else self.chosen
 
     @property
@@ -83,7 +101,7 @@ class Block(eqx.Module):
 
     @property
     def proposal(self) -> Any:
-        """The proposal as the user gave it."""
+        """The proposal that was passed to the block."""
         return getattr(self.kernel, "program", self.kernel)
 
     @property
@@ -97,10 +115,27 @@ class Block(eqx.Module):
         return self.kernel.needs_parents
 
     def with_move(self, move: Move) -> "Block":
+        """The same block with another move.
+
+        Args:
+            move: The new move.
+
+        Examples:
+            >>> sampler.blocks[0].with_move(pg.Metropolis()).move
+            Metropolis()
+        """
         return self._with(chosen=move)
 
     def with_proposal(self, proposal: Any) -> "Block":
-        """The same sites with another proposal, which draws its components in no particular order."""
+        """The same sites and move with another proposal, and without `exchangeable`.
+
+        Args:
+            proposal: The new proposal.
+
+        Examples:
+            >>> sampler.blocks[0].with_proposal(pg.Prior()).proposal
+            Prior()
+        """
         return self._with(kernel=as_kernel(proposal), exchangeable=None)
 
     def _with(self, **changes: Any) -> "Block":
@@ -159,10 +194,10 @@ class Block(eqx.Module):
         population = population.weigh(moved, log_v)
         return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible, stale)
 
-    # What a sampler asks when it is built -------------------------------------------------------------------------------
+    # Checks when a sampler is built -------------------------------------------------------------------------------------
 
     def check_model(self, target: Target) -> None:
-        """Raise where the model is not one that this kind of block can work on."""
+        """Raise if this kind of block cannot update the model's sites."""
 
     def summed_sites(self, sites: Mapping[str, Site]) -> tuple[str, ...]:
         """The finite sites that the block's move sums out."""
@@ -173,7 +208,7 @@ class Block(eqx.Module):
     def probed_conditional(
         self, target: Target, names: tuple[str, ...], given: tuple[str, ...], latents: Values, *, initial: bool
     ) -> Conditional:
-        """A conditional, at given latents, that stands for all that the block's kernel will meet."""
+        """A conditional, at given latents, that represents every one the block's kernel will be bound to."""
         shown = {name: latents[name] for name in given}
         return BlockConditional(target, Partition(target.sites), names=names, given=shown, initial=initial)
 
@@ -183,7 +218,7 @@ class Block(eqx.Module):
 
 
 def _stale(context: Context, conditional: BlockConditional, moved: Particle) -> Array:
-    """By site: whether elements that were accepted one by one left the log-probabilities of others as they were.
+    """By site, how far carried log-probabilities are from fresh ones after elements were accepted one by one.
 
     A block that is weighed or accepted as a whole computes all of its factors, so there is nothing to compare.
     """

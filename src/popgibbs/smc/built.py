@@ -1,4 +1,4 @@
-"""A sampler whose parts were checked against each other."""
+"""A sampler whose parts have been checked against each other."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,14 +17,14 @@ class BuiltSampler(eqx.Module):
 
     model: Any
     blocks: tuple[Block, ...]
-    first: "BuiltSampler | None"  # whose initial proposals draw the first particles, if not its own; it has no model
+    first: "BuiltSampler | None"  # the sampler that draws the first particles, without its model; None: this one
     sites: tuple[Site, ...] = eqx.field(static=True)
     plans: tuple[Plan, ...] = eqx.field(static=True)  # one per block
     resampler: Resampler = eqx.field(static=True)
     ess_threshold: float = eqx.field(static=True)
-    small_example: bool = eqx.field(static=True, default=False)  # too small to show what padding does
+    small_example: bool = eqx.field(static=True, default=False)  # the example was too small to show effects of padding
     cannot_pad: str | None = eqx.field(static=True, default=None)  # why instances of several sizes are refused
-    beta: Any = None  # the power of the likelihood while a run is tempered; None: 1
+    beta: Any = None  # the power of the likelihood in tempered training; None: 1
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -35,7 +35,7 @@ class BuiltSampler(eqx.Module):
         return Target(self.model, data, self.sites, self.beta)
 
     def context(self, index: int, data: Data) -> Context:
-        """An instance as the block of that index works on it."""
+        """The context in which the block of that index updates an instance."""
         return Context(self.target(data), index, self.plans[index], self.resampler, self.ess_threshold)
 
     def without_model(self) -> "BuiltSampler":

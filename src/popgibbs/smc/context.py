@@ -1,4 +1,4 @@
-"""What a block knows about the sampler and the instance it works on."""
+"""The context of a block: the instance, and the parts of the sampler that it needs."""
 
 from dataclasses import dataclass
 
@@ -14,16 +14,16 @@ from popgibbs.smc.population import Population
 
 @dataclass(frozen=True)
 class Plan:
-    """How a block works on its model, as found when the sampler is built."""
+    """How a block updates its sites, as decided when the sampler is built."""
 
     partition: Partition  # how the weight of an update splits into elements
-    first_partition: Partition  # how the first draw does
+    first_partition: Partition  # how that of the first draw splits
     summed: Summed | None  # the sites that the block's move sums out
-    proved: bool  # the program itself shows that elements are independent; else they were only probed
+    proved: bool  # independence of elements is proved from the program, not only probed
 
 
 class Context(eqx.Module):
-    """An instance's target, and how a block works on it."""
+    """The target of an instance, and how a block updates it."""
 
     target: Target
     index: int = eqx.field(static=True)  # the block's place in the sweep
@@ -36,6 +36,6 @@ class Context(eqx.Module):
 
 
 def update_keys(key: PRNGKey, num_particles: int) -> tuple[PRNGKey, MoveKeys]:
-    """A key to resample with, and every particle's keys to move with."""
+    """A key for resampling, and the keys of every particle's move."""
     keys = jax.random.split(key, 1 + 2 * num_particles)
     return keys[0], MoveKeys(draw=keys[1 : 1 + num_particles], accept=keys[1 + num_particles :])

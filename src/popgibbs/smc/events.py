@@ -1,11 +1,11 @@
-"""What happened in one step of one population, as an observer sees it, and what a gradient can learn from it.
+"""Events: the record of one step of one population, and its terms of the gradient.
 
 Samples and weights are constants to the gradient:
 
     φ gets −Σ_l w̄_l ∇ log q_φ(z'_b | x, z_-b),        θ gets −Σ_l w̄_l ∇ log p_θ(x, z').
 
-Where the weight of a block splits into elements, each element's log q, and each factor of log p that lies in it, uses its
-own normalised weight.
+Where the weight of a block splits into elements, each element's log q, and its factors of log p, use the normalised
+weight of that element.
 """
 
 from abc import abstractmethod
@@ -30,17 +30,17 @@ class Terms(NamedTuple):
 
     log_q: Float[Array, ""]  # Σ w̄ log q, a function of φ
     log_p: Float[Array, ""]  # Σ w̄ log p, a function of θ
-    ess_fraction: Float[Array, ""]  # of the particles: how many count in this gradient
+    ess_fraction: Float[Array, ""]  # ESS/L of the weights in this gradient
 
 
 class Event(eqx.Module):
     """One step of one population: every array has the particles as its leading axis."""
 
-    block: int | None = eqx.field(static=True, kw_only=True)  # that was updated; None: the initial step
+    block: int | None = eqx.field(static=True, kw_only=True)  # the updated block; None: the initial step
 
     @abstractmethod
     def terms(self, sampler: "BuiltSampler", data: Data) -> Terms:
-        """What the event contributes to the gradient, as a function of the sampler's arrays."""
+        """The event's terms of the gradient, as a function of the sampler's arrays."""
 
 
 class BlockEvent(Event):
@@ -77,12 +77,12 @@ class BlockEvent(Event):
 
 
 def has_arrays(tree: Any) -> bool:
-    """Whether there is anything to learn."""
+    """Whether a tree has arrays to train."""
     return bool(jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array)))
 
 
 def weighted_log_p(target: Target, latents: Values, weight: Array, own: Values | None = None) -> Float[Array, ""]:
-    """w̄ log p(x, z) of one particle; the factors in `own` have weights of their own, by element."""
+    """w̄ log p(x, z) of one particle; the factors in `own` have their own weights, by element."""
     if not has_arrays(target.model):
         return jnp.zeros(())
     own = own or {}

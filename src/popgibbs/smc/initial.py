@@ -1,4 +1,4 @@
-"""The initial step: blocks draw in their order, each seeing the latents drawn so far."""
+"""The initial step: blocks draw in order, each given the latents drawn so far."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from popgibbs.smc.weights import ess_fraction, normalise, weighted_sum
 
 
 def initial_plan(blocks: tuple[Block, ...]) -> list[tuple[int, tuple[str, ...]]]:
-    """Which block draws which sites first: the first block that contains a site."""
+    """The sites that each block draws first: a site is drawn by the first block that contains it."""
     drawn: set[str] = set()
     plan = []
     for index, block in enumerate(blocks):
@@ -27,7 +27,7 @@ def initial_plan(blocks: tuple[Block, ...]) -> list[tuple[int, tuple[str, ...]]]
 
 
 def draw_initial(key: PRNGKey, sampler: BuiltSampler, data: Data) -> tuple[Values, Float[Array, ""]]:
-    """One particle from the initial proposals, and its log q(z | x)."""
+    """One particle drawn from the initial proposals, and its log q(z | x)."""
     sampler = sampler.start
     latents: Values = {}
     log_q = jnp.zeros(())
@@ -72,7 +72,7 @@ class InitialEvent(Event):
 
 
 def initialise(key: PRNGKey, sampler: BuiltSampler, data: Data, num_particles: int) -> tuple[Population, InitialEvent]:
-    """Draw a population from the initial proposals, log w = log p(x, z) − log q(z | x)."""
+    """Draw a population from the initial proposals, with log w = log p(x, z) − log q(z | x)."""
     keys = jax.random.split(key, num_particles)
     latents, log_q = jax.vmap(lambda key: draw_initial(key, sampler, data))(keys)
     log_probs = jax.vmap(sampler.target(data).log_probs)(latents)

@@ -13,18 +13,18 @@ from popgibbs.smc.weights import degenerate, ess, log_mean_exp, normalise, prope
 
 
 class Report(NamedTuple):
-    """What an update of a block did to a population."""
+    """Numbers about the update of a block of a population."""
 
     ess: Array
     acceptance: Array
     impossible: Array  # whether a particle that had weight lost all of it
-    stale: Array  # by site: the disagreement of carried and fresh log-probabilities, where it is not zero by construction
+    stale: Array  # by site: disagreement of carried and fresh log-probabilities, where it is not zero by construction
 
 
 class Population(eqx.Module):
-    """Every array of `particles` has the particles as its leading axis."""
+    """Weighted particles of one instance; every array of `particles` has the particles as its leading axis."""
 
-    particles: Any  # a Particle, or what travels with one through the steps of a sequence
+    particles: Any  # a Particle, or the part of one that a step of a sequence needs
     log_weights: Array  # since the last resampling
     log_evidence: Array  # product of mean weights up to the last resampling
     ancestors: Array  # each particle's index in the initial population
@@ -32,23 +32,23 @@ class Population(eqx.Module):
 
     @property
     def total_log_evidence(self) -> Float[Array, ""]:
-        """log Ẑ: the product over resamplings of the mean weight, times the present mean weight."""
+        """log Ẑ: the product over resamplings of the mean weight, times the current mean weight."""
         return self.log_evidence + log_mean_exp(self.log_weights)
 
     @property
     def mean_log_joint(self) -> Float[Array, ""]:
-        """Σ_l w̄_l log p(x, z_l); particles count alike where none has weight."""
+        """Σ_l w̄_l log p(x, z_l), with equal weights if no particle has weight."""
         weights = normalise(self.log_weights)
         weights = jnp.where(jnp.any(weights > 0), weights, 1 / weights.shape[0])
         return weighted_sum(weights, jax.vmap(lambda particle: particle.log_joint)(self.particles))
 
     @property
     def num_ancestors(self) -> Int[Array, ""]:
-        """How many initial particles have descendants."""
+        """The number of initial particles that have descendants."""
         return jnp.sum(jnp.zeros(self.ancestors.shape, bool).at[self.ancestors].set(True))
 
     def finite(self, sites: Sequence[str]) -> Bool[Array, " site"]:
-        """Of each site, whether some particle's log-probability is a finite number."""
+        """For each site, whether some particle's log-probability is finite."""
         by_particle = [jax.vmap(jnp.sum)(self.particles.log_probs[name]) for name in sites]
         return jnp.stack([jnp.any(jnp.isfinite(log_prob)) for log_prob in by_particle])
 
@@ -68,7 +68,7 @@ class Population(eqx.Module):
         Equal weights are never resampled. If no particle has weight, the population keeps its particles.
         """
         num_particles = self.log_weights.shape[0]
-        # The margin is for rounding: exactly equal weights must count as full.
+        # The margin is for rounding: equal weights must never be resampled.
         needed = ess(self.log_weights) < below * num_particles * (1 - 1e-5)
         failed = degenerate(self.log_weights)
         stay = jnp.arange(num_particles)

@@ -1,7 +1,7 @@
 """Resampling schemes: from log-weights to ancestor indices with expected counts L·w̄.
 
-Each scheme is unbiased, E[#{l: a_l = i}] = L·w̄_i, and never picks a particle of weight zero. Systematic, stratified and
-residual resampling give every particle back once when all weights are equal.
+Each scheme is unbiased, E[#{l: a_l = i}] = L·w̄_i, and never picks a particle of weight zero. When all weights are equal,
+systematic, stratified and residual resampling return every particle once.
 """
 
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from popgibbs._typing import Ancestors, PRNGKey, Weights
 from popgibbs.smc.weights import normalise
 
 _MARGIN = 1e-6  # of a share of one: more than the rounding of a share, far less than a sample can show
-_FEW = 64  # up to which comparing all pairs is faster than a search
+_FEW = 64  # up to this many particles, comparing all pairs is faster than a search
 
 
 class _Fixed(NamedTuple):
-    """Numbers of 64 bits: in float32, numbers near 10⁶ are 1/16 apart, too coarse for shares of about one."""
+    """Fixed-point numbers of 64 bits: float32 numbers near 10⁶ are 1/16 apart, too coarse for shares of about one."""
 
     whole: Int[Array, "..."]
     fraction: UInt[Array, "..."]  # in units of 2⁻³²
@@ -39,13 +39,13 @@ class _Fixed(NamedTuple):
 
 
 def _invert(weights: Weights, cells: Int[Array, " draw"], offsets: Float[Array, "..."]) -> Ancestors:
-    """The particle in whose share of the interval [0, L) each position, a cell and an offset into it, lies."""
+    """The particle whose share of the interval [0, L) contains each position, given as a cell and an offset into it."""
     num_particles = weights.shape[0]
     # The sums are exact: a particle of weight zero ends where the one before it does, and has no share.
     edges = _Fixed.of(jnp.zeros(weights.shape, jnp.int32), num_particles * weights).cumulative()
-    # Rounded shares sum to slightly more or less than L. Positions stretch with them, so that no single particle pays.
+    # Rounded shares sum to slightly more or less than L. Stretching the positions alike spreads the error evenly.
     excess = (edges.whole[-1] - num_particles) + edges.fraction[-1] * 2.0**-32
-    # Equal shares are one only to rounding; a position that keeps away from the ends of its cell lies in the right one.
+    # Equal shares are one only up to rounding; a position away from the ends of its cell falls into the right share.
     offsets = jnp.clip(offsets, _MARGIN, 1 - _MARGIN)
     positions = _Fixed.of(cells, offsets + excess * ((cells + offsets) / num_particles))
     last = jnp.max(jnp.where(weights > 0, jnp.arange(num_particles), 0))
@@ -70,19 +70,57 @@ def _count_below(edges: _Fixed, positions: _Fixed) -> Ancestors:
 
 
 def systematic(key: PRNGKey, log_weights: Weights) -> Ancestors:
-    """One uniform shift of an even grid: the least variance in practice, and the default."""
+    """Systematic resampling, the default: one uniform shift of an even grid, which has the least variance in practice.
+
+    Args:
+        key: A random key.
+        log_weights: Unnormalised log-weights with axis (particle,).
+
+    Returns:
+        The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
+
+    Examples:
+        >>> log_weights = jnp.log(jnp.array([0.5, 0.5, 0.0, 0.0]))
+        >>> pg.systematic(key, log_weights).tolist()
+        [0, 0, 1, 1]
+    """
     cells = jnp.arange(log_weights.shape[0])
     return _invert(normalise(log_weights), cells, jax.random.uniform(key))
 
 
 def stratified(key: PRNGKey, log_weights: Weights) -> Ancestors:
-    """One uniform draw in each cell of an even grid."""
+    """Stratified resampling: one uniform draw in each cell of an even grid.
+
+    Args:
+        key: A random key.
+        log_weights: Unnormalised log-weights with axis (particle,).
+
+    Returns:
+        The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
+
+    Examples:
+        >>> pg.stratified(key, jnp.zeros(4)).tolist()
+        [0, 1, 2, 3]
+    """
     cells = jnp.arange(log_weights.shape[0])
     return _invert(normalise(log_weights), cells, jax.random.uniform(key, cells.shape))
 
 
 def multinomial(key: PRNGKey, log_weights: Weights) -> Ancestors:
-    """Independent draws (the paper's appendix)."""
+    """Multinomial resampling, the scheme of the paper's appendix: independent draws in proportion to the weights.
+
+    Args:
+        key: A random key.
+        log_weights: Unnormalised log-weights with axis (particle,).
+
+    Returns:
+        The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
+
+    Examples:
+        >>> ancestors = pg.multinomial(key, jnp.array([0.0, -jnp.inf, 0.0]))
+        >>> bool((ancestors == 1).any())
+        False
+    """
     num_particles = log_weights.shape[0]
     key_cell, key_offset = jax.random.split(key)
     cells = jax.random.randint(key_cell, (num_particles,), 0, num_particles)
@@ -90,7 +128,19 @@ def multinomial(key: PRNGKey, log_weights: Weights) -> Ancestors:
 
 
 def residual(key: PRNGKey, log_weights: Weights) -> Ancestors:
-    """⌊L·w̄⌋ copies of each particle for certain; the rest are drawn from what remains."""
+    """Residual resampling: ⌊L·w̄⌋ copies of each particle, and independent draws from the remainders.
+
+    Args:
+        key: A random key.
+        log_weights: Unnormalised log-weights with axis (particle,).
+
+    Returns:
+        The index of each new particle's ancestor, with axis (particle,) and expected counts L·w̄.
+
+    Examples:
+        >>> pg.residual(key, jnp.log(jnp.array([0.75, 0.25, 0.0, 0.0]))).tolist()
+        [0, 0, 0, 1]
+    """
     num_particles = log_weights.shape[0]
     expected = num_particles * normalise(log_weights)
     # A share that rounding keeps just below an integer counts as that integer.

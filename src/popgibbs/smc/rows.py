@@ -1,6 +1,6 @@
-"""Rows of a batch: one population of one instance each.
+"""Rows of a batch: each row is one population of one instance.
 
-One flat axis rather than two, because XLA on CPU handles arrays of many axes badly.
+There is one flat axis rather than two, because XLA on CPU is slow with arrays of many axes.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from popgibbs.smc.population import Population
 
 
 def over_rows(function: Callable[..., Any], *in_axes: int | None) -> Callable[..., Any]:
-    """Lift a function of one population over the rows of a batch; arguments that are not arrays pass as they are."""
+    """Map a function of one population over the rows of a batch; arguments that are not arrays are passed unchanged."""
     return eqx.filter_vmap(function, in_axes=tuple(None if axis is None else eqx.if_array(axis) for axis in in_axes))
 
 
@@ -28,14 +28,14 @@ def over_populations(
     batch: Data,
     population: Population,
 ) -> Any:
-    """A function of one population, for all populations of all instances."""
+    """Apply a function of one population to all populations of all instances."""
     num_populations = population.log_evidence.shape[1]
     found = over_rows(function, None, 0, 0)(sampler, rows_of(batch, num_populations), into_rows(population))
     return into_instances(found, 0, num_populations)
 
 
 def row_keys(keys: Array, num_populations: int) -> Array:
-    """The key of every population, by the instance's key and the population's index."""
+    """The key of every population, from the instance's key and the population's index."""
     numbers = jnp.arange(num_populations)
     return jax.vmap(lambda key: jax.vmap(lambda number: fold_in(key, number))(numbers))(keys).reshape(-1)
 

@@ -14,30 +14,43 @@ from popgibbs.smc.events import Event
 from popgibbs.smc.population import Population, Report
 from popgibbs.smc.sequences import at_step, draw_steps, score_first_steps, update_steps
 
-PROBED_STEP = 1  # the step that stands for all of them in checks: it has one before and one after
+PROBED_STEP = 1  # the step that represents all of them in checks: it has one before and one after
 
 
 class SequenceBlock(Block):
-    """The states of a `StateSpaceModel`, updated one step after another, each resampled and weighed by itself.
+    """The states of a `StateSpaceModel`, updated one step after another, with resampling and a weight at every step.
 
-    Its proposal is a NumPyro program of one step, `proposal(data, t, previous, following, globals, model)`: `data` holds
+    The proposal is a NumPyro program of one step, `proposal(data, t, previous, following, globals, model)`: `data` holds
     the observation of step t, `previous` and `following` the neighbouring states (`.value`, and `.exists`, which is false
-    at the ends), `globals` what the model's `globals` returned. Two methods are optional:
+    at the ends), `globals` the return value of the model's `globals`. Two methods are optional:
 
-    - `initial(data, t, previous, globals, model)` for the first draw, when there is no following state; `globals` is None
-      if a later block draws the global sites.
+    - `initial(data, t, previous, globals, model)` makes the first draw, when there is no following state; `globals` is
+      None if a later block draws the global sites.
     - `prepare(data, globals, model)` sees the whole sequence, once before the steps, and returns arrays with one entry
       per step, available as `data.prepared`.
+
+    Args:
+        site: The name of the model's state.
+        proposal: A NumPyro program of one step, or a `Kernel`.
+        move: The move that corrects each step; by default `Reweight()`.
+        name: The name in messages and diagnostics; by default the site.
+
+    Examples:
+        >>> class Smoother(eqx.Module):
+        ...     def __call__(self, data, t, previous, following, globals, model):
+        ...         before = jnp.where(previous.exists, previous.value, data["x"])
+        ...         numpyro.sample("z", dist.Normal((before + data["x"]) / 2, 0.7))
+        >>> block = pg.SequenceBlock("z", proposal=Smoother(), move=pg.Metropolis())
     """
 
-    splits: ClassVar[bool] = False  # every step is weighed by itself already
+    splits: ClassVar[bool] = False  # every step already has its own weight
 
     def __init__(self, site: str, *, proposal: Any = None, move: Move | None = None, name: str | None = None):
         super().__init__(site, proposal=proposal, move=move, name=name)
 
     @property
     def needs_parents(self) -> bool:
-        """A step's factors depend on the globals, so a proposal that is built from them needs their values."""
+        """Whether the first draw needs the globals: the factors of a step depend on them."""
         return self.kernel.from_model
 
     def sequence(self, target: Target) -> StepSequence:
@@ -63,14 +76,14 @@ class SequenceBlock(Block):
     def check_model(self, target: Target) -> None:
         what, model = f"SequenceBlock('{self.name}')", target.model
         if not isinstance(model, StateSpaceModel):
-            raise ValueError(f"{what} goes through the steps of a StateSpaceModel; use a Block for other models")
+            raise ValueError(f"{what} updates the steps of a StateSpaceModel; use a Block for other models")
         if self.sites != (model.state,):
             raise ValueError(f"{what} does not name the state of {type(model).__name__}: its state is '{model.state}'")
         if others := sorted(set(touched(target.sites, self.sites)) - {model.state, model.observed}):
-            raise ValueError(f"{what}: the sites {others} depend on the states too, outside of the steps; use a Block")
+            raise ValueError(f"{what}: the sites {others} outside the steps also depend on the states; use a Block")
 
     def summed_sites(self, sites: Mapping[str, Site]) -> tuple[str, ...]:
-        return ()  # a step has one site: there is no other to move while it is summed out
+        return ()  # a step has one site, so no other would be left to move
 
     def probed_conditional(
         self, target: Target, names: tuple[str, ...], given: tuple[str, ...], latents: Values, *, initial: bool
@@ -83,5 +96,5 @@ class SequenceBlock(Block):
 
 
 def _globals(context: Context, state: str, latents: Values) -> Values | None:
-    """The latents if they include all globals; the states of a sequence may be drawn before the globals are."""
+    """The latents if they include all globals, which may be drawn after the states; otherwise None."""
     return None if undrawn(context.target.sites, (*latents, state)) else latents

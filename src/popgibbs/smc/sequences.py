@@ -1,7 +1,7 @@
-"""Going through a sequence step by step: resample, move z_t, weigh, for t = 1..T.
+"""Updating a sequence step by step: resample, move z_t, weigh, for t = 1..T.
 
-A sweep costs O(T): a step touches its own factors only; resampling moves what a step needs, and remembers ancestors;
-whole trajectories are gathered once, at the end. Everything is written for one population of one instance.
+A sweep costs O(T): a step computes only its own factors; resampling moves only what the next step needs and records
+ancestors; whole trajectories are gathered once, at the end. Everything is written for one population of one instance.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TimeStep(NamedTuple):
-    """What all particles see of a step."""
+    """The part of a step that all particles share."""
 
     t: Array
     observed: Array
@@ -37,7 +37,7 @@ class TimeStep(NamedTuple):
 
 
 class OldStep(NamedTuple):
-    """A step as it was before the sweep over steps, by particle."""
+    """A step before the sweep over steps, by particle."""
 
     state: Array
     following: Array
@@ -47,21 +47,21 @@ class OldStep(NamedTuple):
 
 
 class Walker(eqx.Module):
-    """The part of a particle that travels from step to step."""
+    """The part of a particle that is carried from step to step."""
 
     place: Array  # its index before the resampling of this step
-    origin: Array  # its index when the block began
+    origin: Array  # its index before the first step
     previous: Array  # the new state of the step before
-    log_into: Array  # log p(z_t | z_{t-1}) of the old z_t
+    log_into: Array  # log p(z_t | z_{t-1}) of the old z_t given the new z_{t-1}
 
 
 class Proposed(NamedTuple):
-    """Proposed states and the inputs of their proposals, (step, particle, ...)."""
+    """Proposed states and the inputs of their proposals, with axes (step, particle, ...)."""
 
-    keys: Array  # under which they drew and score
+    keys: Array  # under which they were drawn and are scored
     previous: Array
     following: Array
-    origin: Array  # whose globals the particle has
+    origin: Array  # the particle before the first step whose globals this one has
     state: Array
     log_weights: Array  # incoming
     log_v: Array  # incremental
@@ -71,12 +71,12 @@ class SequenceEvent(Event):
     """An update of all steps of a sequence."""
 
     seen: Proposed
-    shared: Any  # whatever the steps of a particle share, before the sweep over steps
+    shared: Any  # the globals of each particle before the sweep over steps
     latents: Values  # by particle, after the last step
     log_weights: Array  # and their weights
 
     def terms(self, sampler: "BuiltSampler", data: Data) -> Terms:
-        """log q has the weights of each step; log p has those after the last step, when all states are new."""
+        """The terms: log q uses the weights of each step, log p those after the last step, when all states are new."""
         assert self.block is not None
         block, target = sampler.blocks[self.block], sampler.target(data)
         sequence = StepSequence(target, block.proposal)
@@ -97,7 +97,7 @@ class SequenceEvent(Event):
 def at_step(sequence: StepSequence, t: int, latents: Values, initial: bool, has_globals: bool) -> StepConditional:
     """The conditional of one step inside a sequence, at the latents of one particle.
 
-    Without `has_globals` the proposal is not shown the globals, as at a first draw before them; the model still is.
+    Without `has_globals` the proposal does not see the globals, as in a first draw before them; the model still does.
     """
     states, shared = latents[sequence.model.state], sequence.shared(latents)
     prepared = jax.tree.map(lambda leaf: leaf[t], sequence.prepared(shared if has_globals else None))
@@ -115,7 +115,7 @@ def _conditional(sequence: StepSequence, *inputs: Any, **options: bool) -> StepC
 
 
 def draw_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, drawn: Values | None) -> tuple[Array, Array]:
-    """The states of one particle, drawn one after another, and their log q. `drawn` holds the globals, if they exist."""
+    """The states of one particle, drawn one after another, and their log q; `drawn` holds the globals, if they exist."""
     at, inputs = _first_inputs(sequence, drawn)
 
     def step(last: tuple[Array, Array], inputs: tuple[Any, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -131,14 +131,14 @@ def draw_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, drawn: Valu
 
 
 def score_first_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, drawn: Values | None, states: Array) -> Array:
-    """log q of the first draw, all steps at once."""
+    """log q of the first draw, computed for all steps at once."""
     at, inputs = _first_inputs(sequence, drawn)
 
     def one(previous: Array, earlier: Array, state: Array, *inputs: Any) -> Array:
         conditional = at(previous, earlier, *inputs)
         return jnp.sum(kernel.bind(fold_in(key, conditional.t), conditional).score({sequence.model.state: state}))
 
-    # What the draw saw before its first step.
+    # The draw saw a blank state before its first step.
     blank = _blank_state(sequence)
     previous = shifted(states, 1).at[0].set(blank)
     earlier = shifted(previous, 1).at[0].set(blank)
@@ -147,7 +147,7 @@ def score_first_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, draw
 
 
 def _first_inputs(sequence: StepSequence, drawn: Values | None) -> tuple[Callable[..., StepConditional], tuple[Any, ...]]:
-    """The conditional of a step from its own inputs, and these inputs for all steps."""
+    """A function from the inputs of a step to its conditional, and these inputs for all steps."""
     has_globals = drawn is not None
     shared = sequence.shared(drawn) if has_globals else None
 
@@ -177,7 +177,7 @@ def update_steps(
     move: Move,
     population: Population,
 ) -> tuple[Population, SequenceEvent, Report]:
-    """One update of all steps, each resampled and weighed by itself. Without a kernel the move does not propose."""
+    """Update all steps, with resampling and weighing at each; without a kernel the move uses no proposal."""
     name, observed = sequence.model.state, sequence.model.observed
     particles, num_particles = population.particles, population.log_weights.shape[0]
     shared = jax.vmap(sequence.shared)(particles.latents)
@@ -185,7 +185,7 @@ def update_steps(
     def step(population: Population, inputs: tuple[TimeStep, OldStep]) -> tuple[Population, Any]:
         time_step, old = inputs
         key_resample, keys = update_keys(fold_in(key, time_step.t), num_particles)
-        # A padded step leaves everything as it is.
+        # A padded step changes nothing.
         threshold = jnp.where(time_step.is_real, context.ess_threshold, 0.0)
         population = population.resample(key_resample, context.resampler, threshold)
         walkers: Walker = population.particles
@@ -229,7 +229,7 @@ def update_steps(
 
 
 def score_steps(sequence: StepSequence, kernel: Kernel, event: SequenceEvent) -> Array:
-    """log q of every proposed state, (step, particle), as a function of the proposal's arrays: all steps at once."""
+    """log q of every proposed state with axes (step, particle), as a function of the proposal's arrays."""
     num_particles = event.log_weights.shape[0]
     prepared = _steps_first(jax.vmap(sequence.prepared, axis_size=num_particles)(event.shared))
 
@@ -258,7 +258,7 @@ def _time_steps(sequence: StepSequence) -> TimeStep:
 
 
 def _old_steps(sequence: StepSequence, time_steps: TimeStep, particles: Particle, shared: Any) -> OldStep:
-    """All steps, with the axes (step, particle, ...)."""
+    """The old values of all steps, with axes (step, particle, ...)."""
     name, observed = sequence.model.state, sequence.model.observed
     num_particles = particles.latents[name].shape[0]
     prepared = jax.vmap(sequence.prepared, axis_size=num_particles)(shared)
@@ -278,7 +278,7 @@ def _with(population: Population, particles: Any) -> Population:
 
 
 def _trajectories(places: Array, left: Any) -> Any:
-    """What each final particle left at every step, (particle, step, ...): backwards, by the ancestors of every step."""
+    """The trajectory of each final particle, (particle, step, ...), traced backwards through the ancestors."""
 
     def back(where: Array, step: Any) -> tuple[Array, Any]:
         place, values = step

@@ -10,8 +10,8 @@
             z_b = z'_b
             learn from z, w                                                            observe
 
-All particles of a population take each line together. `initialise` and `Block.update` are written for one population of
-one instance, and `rows.py` lifts them over populations and instances. An observer sees every step as it happens, so
+All particles of a population execute each line together. `initialise` and `Block.update` are written for one population
+of one instance, and `rows.py` maps them over populations and instances. An observer sees every step as it happens, so
 gradients are accumulated without storing the sweeps.
 """
 
@@ -34,20 +34,20 @@ from popgibbs.smc.weights import ess
 
 
 class Info(NamedTuple):
-    """What happened in a sweep, by block where it says so."""
+    """Numbers about a sweep."""
 
     mean_log_joint: Array  # Σ w̄ log p(x, z) after the last block, before resampling
     log_evidence: Array
     ess: Array  # by block
     acceptance: Array  # by block
-    impossible: Array  # by block: whether a particle that had weight lost all of it, which biases what is weighed
-    stale: Array  # by site: how far carried log-probabilities were from fresh ones, in units of what rounding explains
+    impossible: Array  # by block: whether a particle that had weight lost all of it, which biases `Reweight`
+    stale: Array  # by site: disagreement of carried log-probabilities with fresh ones, see `staleness.py`
     num_ancestors: Array  # initial particles that still have descendants
     finite: Array  # by site: whether some particle's log-probability is finite
 
 
 Observe = Callable[[Any, BuiltSampler, Data, Event], Any]
-"""From a carry, the sampler, the data by row and an event by row to the next carry."""
+"""Maps a carry, the sampler, the data by row and an event by row to the next carry."""
 
 
 def run(
@@ -61,7 +61,7 @@ def run(
     observe: Observe | None = None,
     carry: Any = None,
 ) -> tuple[Population, Info, Any]:
-    """Initial step and sweeps for a batch of instances, one key per instance.
+    """Run the initial step and the sweeps for a batch of instances, with one key per instance.
 
     Arrays of the population have axes (instance, population, particle, ...), those of the info (sweep, instance,
     population, ...), the initial step first.
@@ -85,7 +85,7 @@ def extend(
     first_sweep: int | Array,
     num_sweeps: int,
 ) -> tuple[Population, Info]:
-    """More sweeps of populations that `run` returned."""
+    """Run more sweeps of the populations that `run` returned."""
     num_populations = population.log_evidence.shape[1]
     keys, batch = row_keys(keys, num_populations), rows_of(batch, num_populations)
     moved, info, _ = _sweeps(sampler, keys, batch, into_rows(population), first_sweep, num_sweeps, _ignore, None)
@@ -101,7 +101,7 @@ def sweep(
     observe: Observe,
     carry: Any,
 ) -> tuple[Population, Info, Any]:
-    """Every block once, in order, for all rows."""
+    """Update every block once, in order, for all rows."""
     reports = []
     for index in range(len(sampler.blocks)):
         keys_block = fold_in_rows(keys, number * len(sampler.blocks) + index)
@@ -114,7 +114,7 @@ def sweep(
 def update(
     key: PRNGKey, sampler: BuiltSampler, index: int, data: Data, population: Population
 ) -> tuple[Population, Event, Report]:
-    """One block of one population of one instance."""
+    """Update one block of one population of one instance."""
     return sampler.blocks[index].update(key, sampler.context(index, data), population)
 
 
@@ -128,13 +128,14 @@ def _sweeps(
     observe: Observe,
     carry: Any,
 ) -> tuple[Population, Info, Any]:
-    """A scan over sweeps. It is never differentiated, so memory does not grow with their number."""
+    """Scan over sweeps. The scan is never differentiated, so memory does not grow with the number of sweeps."""
     arrays, static = eqx.partition(sampler, eqx.is_array)
 
     def one(state: Any, number: Array) -> tuple[Any, Info]:
         population, carry = state
-        # Tied to the loop's counter, nothing is hoisted out of the loop. Hoisting happens use by use, after which the
-        # compiler no longer sees that drawing, scoring and differentiating a proposal share one run of its network.
+        # The barrier ties the inputs to the loop's counter, so that XLA hoists nothing out of the loop. It would hoist
+        # each use separately, and then no longer see that drawing, scoring and differentiating a proposal share one
+        # evaluation of its network.
         fresh, data, number = jax.lax.optimization_barrier((arrays, batch, number))
         moved, info, carry = sweep(keys, eqx.combine(fresh, static), data, population, number, observe, carry)
         return (moved, carry), info

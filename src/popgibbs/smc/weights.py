@@ -38,7 +38,7 @@ def ess_fraction(weights: Float[Array, "particle *rest"]) -> Float[Array, "*rest
 def weighted_sum(
     weights: Float[Array, "..."], values: Float[Array, "..."], axis: int | None = None
 ) -> Float[Array, "..."]:
-    """Σ w̄ x, in which a weight of zero cancels even a density of zero."""
+    """Σ w̄ x, where a weight of zero cancels even a log-density of −inf."""
     return jnp.sum(weights * jnp.where(weights > 0, values, 0.0), axis=axis)
 
 

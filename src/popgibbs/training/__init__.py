@@ -1,4 +1,4 @@
-"""Gradients, steps, checkpoints and the loop around them."""
+"""Training: gradients, steps, checkpoints and the loop."""
 
 from popgibbs.training.checkpoint import Checkpoints, export, versions
 from popgibbs.training.lock import Lock

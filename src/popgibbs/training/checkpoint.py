@@ -1,7 +1,7 @@
 """Writing checkpoints with Orbax: arrays by name, always restored into a target.
 
 Each step's arrays are saved with a description (`about`): the configuration, the versions, the arguments of the run, the
-names, dtypes and shapes, and checksums of the arrays and of itself.
+names, dtypes and shapes of the arrays, and checksums of the arrays and of the description.
 """
 
 import glob
@@ -34,14 +34,14 @@ def versions() -> dict[str, str]:
 
 
 def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """NumPy arrays: a checkpoint that knows of devices can only be read where there are the same ones."""
+    """NumPy arrays, because a checkpoint that records devices can only be read on the same devices."""
     return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 class Checkpoints:
-    """The checkpoints of one run in a directory, the newest two kept, written by one process at a time.
+    """The checkpoints of one run in a directory, of which the newest two are kept, written by one process at a time.
 
-    Writing is atomic. `run` is what the run is made with, which a resumed one must agree with.
+    Writing is atomic. `run` holds the arguments that a resumed run must share.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Checkpoints:
         except TypeError as error:
             raise ValueError(f"the configuration of a run is saved as JSON, but {error}") from None
         self.run = _as_json(dict(run or {}))
-        self._read_back = False  # whether a checkpoint was, after saving
-        self._discarded: list[int] = []  # steps after the restored one, which the run makes again
+        self._read_back = False  # whether a saved checkpoint has been read back
+        self._discarded: list[int] = []  # steps after the restored one, which the run repeats
         with ExitStack() as stack:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                if jax.process_index() == 0:  # Orbax coordinates the other processes of a run
+                if jax.process_index() == 0:  # Orbax coordinates the other processes of the run
                     stack.callback(Lock(self.directory).release)
                 path = stack.enter_context(_without_patterns(self.directory))
-                # Not asynchronous: a save that fails then fails at its own step, and in this thread.
+                # Synchronous, so that a failing save raises at its own step and in this thread.
                 options = ocp.CheckpointManagerOptions(
                     max_to_keep=2, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
                 )
-                with _without_logs():  # of an old checkpoint that a killed process had begun to delete
+                with _without_logs():  # about an old checkpoint that a killed process had begun to delete
                     self._manager = ocp.CheckpointManager(path, options=options)
             except BlockingIOError as error:
                 raise CheckpointError(
@@ -84,9 +84,9 @@ class Checkpoints:
         return max(saved_steps(self.directory), default=None)
 
     def save(self, step: int, tree: Any, versions_behind: Mapping[str, str] | None = None) -> None:
-        """Write the arrays of a tree as the checkpoint of a step, unless it is there.
+        """Write the arrays of a tree as the checkpoint of a step, unless that exists.
 
-        `versions_behind` are the versions that made them, by default those that are running.
+        `versions_behind` are the package versions that made them, by default the current ones.
         """
         while self._discarded:
             self._manager.delete(self._discarded.pop())
@@ -108,7 +108,7 @@ class Checkpoints:
         try:
             with _without_logs():
                 written = self._manager.save(step, args=arguments)
-        except Exception as error:  # whatever the storage raises
+        except Exception as error:  # storage drivers raise many types
             for partial in [child for child in self.directory.iterdir() if child.name.startswith(f"{step}.")]:
                 shutil.rmtree(partial, ignore_errors=True)  # on a full disk the next save needs the space
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_reason(error)}") from None
@@ -118,24 +118,24 @@ class Checkpoints:
             self._checksaved_steps(step)
 
     def _checksaved_steps(self, step: int) -> None:
-        """The first checkpoint is read back, so that a run does not find out at its end that nothing can be read."""
+        """Read the first checkpoint back, so that unreadable storage is found at the start of a run, not at its end."""
         try:
             read(self.directory, step)
         except CheckpointError as error:
-            raise CheckpointError(f"what was saved cannot be read back: {error}") from None
+            raise CheckpointError(f"the saved checkpoint cannot be read back: {error}") from None
         self._read_back = True
 
     def restore(self, target: Any, step: int | None = None) -> Any:
-        """A checkpoint as a tree like the target, by default the newest that can be read.
+        """A checkpoint, by default the newest readable one, as a tree like the target.
 
-        Later ones are deleted when the next one is saved: Orbax saves no step that it already has.
+        Later ones are deleted when the next one is saved, because Orbax does not overwrite a step.
         """
         found = read(self.directory, step)
         if len(found.sampler) == len(found.arrays):
             raise CheckpointError(f"{self.directory} holds a sampler without its training state, which cannot be resumed")
         now = dict(self.run)
         if found.about["versions"].get("optax") != versions()["optax"]:
-            now.pop("optimiser", None)  # another version may have other names inside
+            now.pop("optimiser", None)  # names inside may differ between versions
         refuse_changes(self.directory, found.about["run"], now)
         if "step" in found.arrays and int(found.arrays["step"]) != found.step:
             raise CheckpointError(f"{found.path} holds the state of step {int(found.arrays['step'])}")
@@ -144,13 +144,13 @@ class Checkpoints:
         return restored
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Release the directory."""
         self._resources.close()
 
 
 @contextmanager
 def _without_patterns(directory: Path) -> Iterator[Path]:
-    """The directory under a name without `[`, `*` or `?`: Orbax finds files by patterns that begin with the path."""
+    """The directory under a name without `[`, `*` or `?`, because Orbax finds files by patterns that start with it."""
     if glob.escape(str(directory)) == str(directory):
         yield directory
         return
@@ -164,7 +164,7 @@ def _without_patterns(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Keep Orbax from logging what is raised here as well, with tracebacks, or is no news."""
+    """Silence Orbax's logs of errors, which are raised here anyway, and of routine work."""
     logger = logging.getLogger("absl")
 
     def drop(record: logging.LogRecord) -> bool:
@@ -178,12 +178,12 @@ def _without_logs() -> Iterator[None]:
 
 
 def _as_json(value: Any) -> Any:
-    """The value as it comes back from a JSON file."""
+    """The value as a JSON file would return it."""
     return json.loads(json.dumps(value))
 
 
 def _reason(error: Exception) -> str:
-    """What the operating system says, which TensorStore quotes by number, or else the beginning of the message."""
+    """The operating system's message, which TensorStore quotes by number, or the beginning of the error's own."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if quoted := re.search(r"(?:os_error_code='|\[OS error )(\d+)", str(error)):  # the latter before TensorStore 0.1.82
@@ -192,12 +192,12 @@ def _reason(error: Exception) -> str:
 
 
 def export(directory: str | Path, out: str | Path, step: int | None = None) -> None:
-    """Write the arrays of a run's sampler without its training state: a third of the size, to be passed on."""
+    """Write the arrays of a run's sampler without its training state, at a third of the size."""
     found = read(directory, step)
     if Path(out).exists():
         raise CheckpointError(f"{out} exists already; choose another directory")
     with closing(Checkpoints(out, found.about["configuration"], found.about["run"])) as exported:
         exported.save(found.step, found.sampler, found.about["versions"])
-    # Orbax notes here that it was done, and the path; a checkpoint with its final name is complete without.
+    # Orbax records the original path in these files; a checkpoint under its final name is complete without them.
     for note in Path(out).rglob("commit_success.txt"):
         note.unlink()

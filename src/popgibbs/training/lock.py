@@ -1,4 +1,4 @@
-"""One writer per run directory: a lock that the kernel releases when its process ends, however it ends."""
+"""One writer per run directory: a lock that the kernel releases when its process ends for whatever reason."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows has no flock, and runs without the lock
+except ImportError:  # Windows has no flock, so there is no lock
     fcntl = None
 
 NAME = "writer.lock"
@@ -19,7 +19,7 @@ class Lock:
     """Exclusive use of a directory by one writer, from construction to `release`.
 
     Raises:
-        BlockingIOError: another writer holds the directory; `strerror` names its process.
+        BlockingIOError: Another writer holds the directory; `strerror` names its process.
     """
 
     def __init__(self, directory: Path):
@@ -29,13 +29,13 @@ class Lock:
             opened = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(opened, self._path):  # else its holder removed the file between our open and our lock
+                if _is_at(opened, self._path):  # if not, its holder removed the file between our open and our lock
                     self._file = opened
             except BlockingIOError as error:
                 raise BlockingIOError(error.errno, _holder(opened), str(directory)) from None
             except OSError as error:  # a file system without locks
-                told = f"cannot lock {directory} ({error.strerror}): make sure that no other process writes there"
-                warnings.warn(told, stacklevel=3)
+                message = f"cannot lock {directory} ({error.strerror}); make sure that no other process writes there"
+                warnings.warn(message, stacklevel=3)
                 return
             finally:
                 if self._file is None:
@@ -61,7 +61,7 @@ def _is_at(opened: int, path: Path) -> bool:
 
 
 def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}, which began at {datetime.now():%Y-%m-%d %H:%M:%S}"
+    return f"process {os.getpid()} on {socket.gethostname()}, which started at {datetime.now():%Y-%m-%d %H:%M:%S}"
 
 
 def _holder(opened: int) -> str:

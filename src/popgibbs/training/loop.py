@@ -1,6 +1,6 @@
-"""The training loop: it reports, saves, and can be stopped and resumed.
+"""The training loop, which reports, saves, and can be stopped and resumed.
 
-The randomness of a step depends on the key and the step's number only, so a resumed run continues bit for bit.
+The randomness of a step depends only on the key and the step's number, so a resumed run continues bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,13 +30,13 @@ MAX_SKIPPED_IN_A_ROW = 100
 
 @dataclass(frozen=True)
 class History:
-    """Numbers of the steps that were reported."""
+    """The metrics of the reported steps."""
 
     steps: list[int] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """One number over the reported steps."""
+        """One metric over the reported steps."""
         return np.array([entry[name] for entry in self.metrics])
 
 
@@ -47,9 +47,9 @@ def made_with(
     optimiser: optax.GradientTransformation,
     tempering: Tempering | None,
 ) -> dict[str, Any]:
-    """What a resumed run must have in common with the one it continues, by the names of `fit`'s arguments.
+    """The arguments that a resumed run must share with the one it continues, by the names of `fit`'s arguments.
 
-    Not among it are the number of steps, which may grow, and `microbatch_size`, which changes rounding only.
+    They exclude the number of steps, which may grow, and `microbatch_size`, which changes rounding only.
     """
     return {
         "key": str(np.asarray(to_names(key)[""]).tolist()),
@@ -77,7 +77,7 @@ def run_training(
     trackers: Sequence[Tracker] = (),
     on_checkpoint: Callable[[int, BuiltSampler], None] | None = None,
 ) -> tuple[BuiltSampler, History, State]:
-    """Train until `num_steps`, from the beginning or from a checkpoint, by default the newest that can be read."""
+    """Train until `num_steps`, from the beginning or from a checkpoint, by default the newest readable one."""
     state = start(sampler, key, optimiser, tempering)
     if resume and checkpoints is not None and (checkpoints.latest is not None or resume_step is not None):
         state = checkpoints.restore(state, resume_step)
@@ -96,7 +96,7 @@ def run_training(
             state, metrics = step_on(state, batch)
             # One step computes while the next is dispatched; a longer queue would keep signals waiting.
             jax.block_until_ready(before)
-            if step == first and checkpoints is not None:  # from now on there is something to save
+            if step == first and checkpoints is not None:  # from here on a signal waits for a save
                 stop = stack.enter_context(held_back())
             done = step + 1
             if step == first:
@@ -114,18 +114,18 @@ def run_training(
 
 
 def _trained(sampler: BuiltSampler, state: State) -> BuiltSampler:
-    # By way of the host, so that the trained arrays are not bound to the device that updated them.
+    # Through the host, so that the trained arrays are not committed to the device that updated them.
     trained = jax.tree.map(jnp.asarray, jax.device_get(state.arrays))
     return eqx.combine(trained, eqx.filter(sampler, eqx.is_inexact_array, inverse=True))
 
 
 def _check_possible(metrics: Metrics, sampler: BuiltSampler, step: int) -> None:
-    """Stop a run that cannot learn: no first draw of a whole batch has a finite log joint."""
+    """Stop a run that cannot learn, because some site has no finite log-probability in any first draw of a batch."""
     possible = np.asarray(metrics.possible)
     if culprits := [site.name for site, fraction in zip(sampler.sites, possible, strict=True) if fraction == 0]:
         raise FloatingPointError(
             f"the log-probability of '{culprits[0]}' was not finite at any first draw of the batch (step {step}), so "
-            "nothing can be learned; look for log(0), negative scales and data outside of the site's support"
+            "training is impossible; look for log(0), negative scales and data outside the site's support"
         )
 
 

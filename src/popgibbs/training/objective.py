@@ -4,8 +4,8 @@ At the initial step and after every block update, samples and weights are consta
 
     φ gets −Σ_l w̄_l ∇ log q_φ(z'_b | x, z_-b),        θ gets −Σ_l w̄_l ∇ log p_θ(x, z').
 
-θ may instead learn after the last block of each sweep only (`update_model="every_sweep"`). Each event of the sampler
-knows its own terms (`smc/events.py`).
+With `update_model="every_sweep"`, θ gets a gradient only after the last block of each sweep. Each event of the sampler
+computes its own terms (`smc/events.py`).
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from popgibbs.smc import BuiltSampler, Event, Info, Terms, over_rows, run, weigh
 
 
 class Gradient(NamedTuple):
-    """Summed over blocks and sweeps, averaged over instances."""
+    """A gradient and its diagnostics, summed over blocks and sweeps and averaged over instances."""
 
     arrays: Any  # like the sampler's inexact arrays
     loss: Array  # of each block, summed over sweeps: −Σ w̄ log q; the initial step counts for the first block
@@ -41,15 +41,16 @@ def accumulate(
     instance_weights: Float[Array, " instance"] | None = None,
     beta: Float[Array, ""] | None = None,
 ) -> tuple[Gradient, Info]:
-    """Run the sampler on a batch and accumulate the gradient as it goes; memory does not grow with the sweeps.
+    """Run the sampler on a batch and accumulate the gradient; memory does not grow with the number of sweeps.
 
-    `instance_weights` are those of the average over instances, by default equal. `beta` is the power of the likelihood.
+    `instance_weights` are the weights of the average over instances, by default equal. `beta` is the power of the
+    likelihood.
     """
     if instance_weights is None:
         instance_weights = jnp.full(keys.shape, 1 / keys.shape[0])
     last_of_sweep = len(sampler.blocks) - 1 if num_sweeps else None
     arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
-    static = replace(static, beta=beta)  # nothing is learned from it
+    static = replace(static, beta=beta)  # not trained
     by_block = jnp.zeros(len(sampler.blocks))
     zero = Gradient(jax.tree.map(jnp.zeros_like, arrays), by_block, by_block)
 
@@ -80,7 +81,7 @@ def accumulate(
 
 
 def _part_of_mean(number: Array, block: int | None, num_sweeps: int, num_blocks: int) -> Array:
-    """An event's part of a mean over sweeps, by block; without sweeps, the initial step stands for all blocks."""
+    """An event's part of a mean over sweeps, by block; without sweeps, the initial step counts for every block."""
     if block is None:
         return jnp.full(num_blocks, number if num_sweeps == 0 else 0.0)
     return jnp.zeros(num_blocks).at[block].set(number / num_sweeps)
@@ -89,7 +90,7 @@ def _part_of_mean(number: Array, block: int | None, num_sweeps: int, num_blocks:
 def _surrogate(
     sampler: BuiltSampler, batch: Data, event: Event, teaches_model: bool, instance_weights: Array
 ) -> tuple[Array, tuple[Array, Array]]:
-    """A function of the sampler's arrays whose gradient is the event's: −Σ w̄ (log q + log p), averaged over instances."""
+    """−Σ w̄ (log q + log p), averaged over instances: a function of the sampler's arrays with the event's gradient."""
     event = stop_gradient(event)  # samples and weights are constants: nothing flows between blocks
     terms: Terms = over_rows(type(event).terms, 0, None, 0)(event, sampler, batch)
     loss = -weighted_sum(instance_weights, terms.log_q)

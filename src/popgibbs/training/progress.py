@@ -1,4 +1,4 @@
-"""Progress bars, on standard error: for training with its numbers, for sampling, for any steps."""
+"""Progress bars on standard error, for training with its metrics, for sampling, and for any other steps."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from popgibbs._typing import Tracker
 T = TypeVar("T")
 
 
-SPEED_OVER = 1800.0  # seconds; steps of videos are reported once in more than a minute
+SPEED_OVER = 1800.0  # seconds; training on videos reports less than once per minute
 
 
 class _Speed(ProgressColumn):
@@ -38,7 +38,7 @@ def training_progress(
 ) -> Iterator[Tracker]:
     """A tracker that draws a progress bar on standard error while the block runs."""
     console = console or Console(stderr=True)
-    # On a narrow terminal the numbers at the end wrap, and nothing else shrinks.
+    # On a narrow terminal only the metrics at the end wrap.
     columns = [
         TextColumn("training"),
         BarColumn(bar_width=10),
@@ -66,7 +66,7 @@ def training_progress(
 
 @contextmanager
 def sampling_progress(num_instances: int, console: Console | None = None) -> Iterator[Callable[[int], None]]:
-    """A function that is told of instances as they are done, and draws a progress bar on standard error."""
+    """A function to call with the number of newly finished instances, which draws a progress bar on standard error."""
     columns = [TextColumn("sampling"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task("sampling", total=num_instances)
@@ -74,5 +74,5 @@ def sampling_progress(num_instances: int, console: Console | None = None) -> Ite
 
 
 def progress_of(title: str, steps: Sequence[T], console: Console | None = None) -> Iterable[T]:
-    """The steps, with a progress bar on standard error as they are gone through."""
+    """The steps, with a progress bar on standard error while they are iterated over."""
     return track(steps, title, console=console or Console(stderr=True))

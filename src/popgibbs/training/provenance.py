@@ -1,4 +1,4 @@
-"""What a run was made with, as JSON can hold it, and the one guard that a resumed run passes."""
+"""The arguments of a run as JSON, and the check that a resumed run has the same ones."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,30 +13,30 @@ import optax
 
 
 def refuse_changes(where: Any, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse what differs from what the run in a directory was made with.
+    """Raise if an argument differs from that of the run in a directory.
 
     Raises:
-        ValueError: naming the first argument that differs, with both values.
+        ValueError: The message names the first argument that differs, with both values.
     """
     for name, value in now.items():
         if (before := saved.get(name)) != value:
-            told, wanted = _first_difference(before, value) if isinstance(value, list) else (f"={before}", value)
+            found, wanted = _first_difference(before, value) if isinstance(value, list) else (f"={before}", value)
             raise ValueError(
-                f"the run in {where} was made with {name}{told}, not {wanted}; keep that, or begin a new run elsewhere"
+                f"the run in {where} was made with {name}{found}, not {wanted}; keep that, or start a new run elsewhere"
             )
 
 
 def _first_difference(before: Any, now: list[str]) -> tuple[str, str]:
-    """Of two long lists, such as the hyperparameters of optimisers, the first entries that differ."""
+    """The first entries that differ in two lists, such as the hyperparameters of optimisers."""
     pairs = zip_longest(before or [], now, fillvalue="nothing more")
     return next((f" '{was}'", f"'{wanted}'") for was, wanted in pairs if was != wanted)
 
 
 def hyperparameters(optimiser: optax.GradientTransformation) -> list[str]:
-    """The functions of an optimiser, in order, with the numbers and names that each was made with.
+    """The functions of an optimiser, in order, with the numbers and names in their closures.
 
     Optax keeps hyperparameters in closures: `adam(1e-3)` is `["scale_by_adam.b1=0.9", ..., "scale.step_size=-0.001"]`.
-    Objects whose contents cannot be told are named by their type.
+    Opaque objects are named by their type.
     """
     found: list[str] = []
     _collect("optimiser", (optimiser.init, optimiser.update), found, set())
@@ -71,7 +71,7 @@ def _label(function: FunctionType) -> str:
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object was made of, by name."""
+    """The parts of an object, by name."""
     if isinstance(value, FunctionType):
         for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with suppress(ValueError):  # a variable that has no value yet

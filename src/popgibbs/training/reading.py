@@ -1,4 +1,4 @@
-"""Reading checkpoints. Nothing is used that differs from what the checkpoint says about itself."""
+"""Reading checkpoints, whose arrays must agree with the checkpoint's own description."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ import tensorstore
 from popgibbs.training.naming import SAMPLER, CheckpointError, part_of
 
 FORMAT = 2
-MOST_COMPRESSED = 2**15  # bytes that Zstandard gets out of one
+MOST_COMPRESSED = 2**15  # the largest compression ratio of Zstandard
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint as it was read."""
+    """The contents of a checkpoint."""
 
     path: Path
     about: dict[str, Any]
@@ -36,7 +36,7 @@ class Checkpoint(NamedTuple):
 
 
 def saved_steps(directory: Path) -> list[int]:
-    """The steps of a directory, the newest first: writing is atomic, so one that has its final name is complete."""
+    """The steps saved in a directory, newest first; writing is atomic, so a final name means a complete checkpoint."""
     names = [child.name for child in directory.iterdir() if child.is_dir()] if directory.is_dir() else []
     return sorted((int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name)), reverse=True)
 
@@ -47,10 +47,10 @@ def holds_run(directory: Path) -> bool:
 
 
 def read(directory: str | Path, step: int | None = None) -> Checkpoint:
-    """The checkpoint of a step, or the newest that is not damaged, with a warning if a newer one is.
+    """The checkpoint of a step, or the newest undamaged one, with a warning if a newer one is damaged.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: There is none, or it is damaged.
     """
     path = Path(directory).absolute()
     if not path.is_dir():
@@ -70,20 +70,20 @@ def read(directory: str | Path, step: int | None = None) -> Checkpoint:
         if damaged is not None:
             warnings.warn(f"{damaged}; {found.path} is used instead", stacklevel=3)
         return found
-    if saved_steps(path) != steps:  # a trainer has replaced them meanwhile
+    if saved_steps(path) != steps:  # a training process has replaced them in the meantime
         return read(directory, step)
     assert damaged is not None
     raise damaged
 
 
 def _read(path: Path) -> Checkpoint:
-    """One checkpoint, if all of it agrees with what it says about itself."""
+    """One checkpoint, if its arrays agree with its description."""
     about = _read_about(path)
     try:
         arrays = _read_arrays(path, about["arrays"])
     except CheckpointError:
         raise
-    except Exception:  # TensorStore's messages are a page about its insides
+    except Exception:  # TensorStore's messages are a page of its internals
         raise _damaged(path, "its arrays cannot be read") from None
     if digest_of(arrays) != about.get("arrays_checksum"):
         raise _damaged(path, "its arrays differ from their checksum")
@@ -91,10 +91,10 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _read_arrays(path: Path, declared: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The declared arrays, none of which is read before all are known to be as large as declared.
+    """The declared arrays, none of which is read before all have been checked to be as large as declared.
 
-    TensorStore reads what Orbax wrote through it, without Orbax: where one array fails, Orbax closes the event loop that
-    the others still report to, and their threads print tracebacks.
+    TensorStore reads the files directly, without Orbax: if one array fails, Orbax closes the event loop that the others
+    still report to, and their threads print tracebacks.
     """
     base = {"driver": "file", "path": f"{path / 'arrays'}/"}
     opened = {
@@ -109,7 +109,7 @@ def _read_arrays(path: Path, declared: Mapping[str, Any]) -> dict[str, np.ndarra
             raise _damaged(path, f"'{name}' has shape {store.shape} and dtype {store.dtype.name}, not as declared")
         piece = store.chunk_layout.read_chunk.shape or ()
         if math.prod(side or 1 for side in piece) > max(store.size, 1):
-            raise _damaged(path, f"'{name}' lies in pieces that are larger than it is")
+            raise _damaged(path, f"'{name}' is stored in chunks that are larger than it is")
     wanted = sum(store.dtype.numpy_dtype.itemsize * store.size for store in stores.values())
     if wanted > MOST_COMPRESSED * sum(file.stat().st_size for file in (path / "arrays").rglob("*") if file.is_file()):
         raise _damaged(path, f"it declares arrays of {wanted} bytes, which its files cannot hold")
@@ -126,11 +126,11 @@ def _read_about(path: Path) -> dict[str, Any]:
         raise _damaged(path, "its description cannot be read")
     if about.get("format") != FORMAT:
         found = json.dumps(about.get("format"))[:20]
-        raise CheckpointError(f"{path} has format {found}, this version of popgibbs reads {FORMAT}")
+        raise CheckpointError(f"{path} has format {found}, but this version of popgibbs reads format {FORMAT}")
     if about.get("checksum") != digest_of_about(about):
         raise _damaged(path, "its description differs from its checksum")
     if about.get("step") != int(path.name):
-        raise _damaged(path, f"its description is of step {json.dumps(about.get('step'))[:20]}")
+        raise _damaged(path, f"its description belongs to step {json.dumps(about.get('step'))[:20]}")
     return about
 
 
@@ -139,22 +139,22 @@ def _damaged(path: Path, why: str) -> CheckpointError:
 
 
 def read_about(directory: str | Path, step: int | None = None) -> dict[str, Any]:
-    """The configuration, the versions and the step of a run's checkpoint, by default the newest that can be read."""
+    """The description of a run's checkpoint, by default the newest readable one."""
     return read(directory, step).about
 
 
 def read_arrays(directory: str | Path, step: int | None = None) -> dict[str, np.ndarray]:
-    """All arrays of a run's checkpoint by name, by default of the newest that can be read."""
+    """All arrays of a run's checkpoint by name, by default of the newest readable one."""
     return read(directory, step).arrays
 
 
 def fingerprint(directory: str | Path) -> str:
-    """A short text that differs between samplers with other arrays."""
+    """A short text that identifies the arrays of a run's newest checkpoint."""
     return read(directory).about["arrays_checksum"][:16]
 
 
 def declared(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The dtype and the shape of every array, or of what stands for it."""
+    """The dtype and the shape of every array or `ShapeDtypeStruct`."""
     return {name: [np.dtype(array.dtype).name, list(array.shape)] for name, array in sorted(arrays.items())}
 
 

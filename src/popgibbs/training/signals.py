@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM: held back while there is something to save, and otherwise an end at once."""
+"""SIGINT (Ctrl-C) and SIGTERM: delayed while there is something to save, otherwise effective at once."""
 
 import os
 import signal
@@ -10,7 +10,16 @@ from typing import Any, NoReturn
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal."""
+    """Raised when SIGINT or SIGTERM stops a run; `fit` with checkpoints saves first.
+
+    Args:
+        message: What was stopped, and where.
+        number: The number of the signal.
+
+    Examples:
+        >>> pg.Interrupted("stopped after step 3").exit_code
+        130
+    """
 
     def __init__(self, message: str = "", number: int = signal.SIGINT):
         super().__init__(message)
@@ -18,7 +27,7 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What shells expect of a process that a signal ended."""
+        """The exit code of a process that this signal ended, 128 + number."""
         return 128 + self.number
 
 
@@ -30,7 +39,7 @@ class Held:
 
 @contextmanager
 def held_back() -> Iterator[Held]:
-    """Hold back the first signal, so that a training step is never cut in half; the second ends the block at once."""
+    """Delay the first signal, so that a training step is never cut in half; the second raises `Interrupted` at once."""
     held = Held()
 
     def handle(number: int, frame: Any) -> None:
@@ -44,7 +53,7 @@ def held_back() -> Iterator[Held]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM unwinds as Ctrl-C does, so that half-written files are removed."""
+    """Make SIGTERM unwind the stack as Ctrl-C does, so that half-written files are removed."""
 
     def handle(number: int, frame: Any) -> None:
         raise Interrupted(number=number)
@@ -55,7 +64,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def _handling(handle: Callable[[int, Any], None], *numbers: int) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # the only one that Python lets handle signals
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main thread only
         yield
         return
     previous = {number: signal.signal(number, handle) for number in numbers}
@@ -67,7 +76,7 @@ def _handling(handle: Callable[[int, Any], None], *numbers: int) -> Iterator[Non
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End the process. Python's own way waits for XLA's threads, which compile and compute on, and can crash in that."""
+    """End the process. A normal exit waits for XLA's threads, which continue to compile and compute, and can crash."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""One training step: the gradient of a batch, then the optimiser's update."""
+"""One training step: the gradient of a batch, and the optimiser's update."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
@@ -20,13 +20,13 @@ from popgibbs.training.transport import DeviceSum
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a training step spends."""
+    """The budget of a training step."""
 
     num_particles: int = 10
     num_sweeps: int = 4  # after the initial proposal; the paper's K is one more
     batch_size: int = 20
     update_model: UpdateModel = "every_block"
-    microbatch_size: int | None = None  # instances that a device works on at a time; by default all of its part
+    microbatch_size: int | None = None  # instances that a device works on at a time; None: its whole part
 
     def __post_init__(self) -> None:
         if self.update_model not in get_args(UpdateModel):
@@ -37,7 +37,7 @@ class Budget:
 
 
 class State(NamedTuple):
-    """All that a run needs to continue."""
+    """Everything that a run needs to continue."""
 
     arrays: Any  # the sampler's inexact arrays
     optimiser: Any
@@ -49,14 +49,14 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Means over the batch of one step; by block where it says so."""
+    """Metrics of one step, averaged over its batch."""
 
     loss: Array  # by block: −Σ w̄ log q, summed over sweeps
     ess: Array  # by block, of the last sweep
     acceptance: Array  # by block, of the last sweep
     log_joint: Array  # after the last sweep
     log_evidence: Array
-    finite: Array  # by block, then the model, then the initial sampler: whether the gradient was finite
+    finite: Array  # of each block, the model and the initial sampler: whether its gradient was finite
     beta: Array  # the power of the likelihood; 1 unless the run is tempered
     possible: Array  # by site: the fraction of instances with a first draw whose log-probability is finite
 
@@ -81,7 +81,7 @@ class Means(NamedTuple):
 
 
 class TrainingStep:
-    """A training step on a batch of instances. Everything about devices is in `transport.py`."""
+    """A training step on a batch of instances; `transport.py` handles the devices."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ def _apply(
     good = jnp.all(finite)
     updates, optimiser_state = optimiser.update(gradient.arrays, state.optimiser, state.arrays)
     proposed = (optax.apply_updates(state.arrays, updates), optimiser_state)
-    # A gradient that is not finite changes nothing: neither the parameters nor the optimiser's memory.
+    # A gradient that is not finite changes neither the arrays nor the optimiser's state.
     arrays, optimiser_state = jax.tree.map(
         lambda new, old: jnp.where(good, new, old), proposed, (state.arrays, state.optimiser)
     )
@@ -168,7 +168,7 @@ def _apply(
 
 
 def instance_keys(key: PRNGKey, indices: Array) -> Array:
-    """An instance's key by its index, whatever the batch."""
+    """The key of each instance, which depends on its index but not on the batch."""
     return jax.vmap(lambda index: fold_in(key, index))(indices)
 
 

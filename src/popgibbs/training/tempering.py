@@ -1,7 +1,7 @@
-"""Training on a likelihood that starts flat and is sharpened as fast as the sampler can follow.
+"""Tempered training: a likelihood that starts flat and sharpens as fast as the sampler can follow.
 
-With p(x | z)^β in place of the likelihood, a small β leaves every particle some weight when proposals know nothing yet.
-For Gaussian noise it is the same as noise of scale σ/√β.
+With p(x | z)^β in place of the likelihood, a small β leaves every particle some weight while proposals are untrained. For
+Gaussian noise of scale σ it is the same as noise of scale σ/√β.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,26 @@ SMOOTHING = 0.98
 
 @dataclass(frozen=True, kw_only=True)
 class Tempering:
-    """β starts at `start` and rises, by at most `rate` in log β per step, while every block keeps `min_ess_fraction`.
+    """A schedule of β in the tempered likelihood p(x | z)^β, driven by the effective sample size of the blocks.
 
-    That is the fraction of particles that count in a block's gradient: ESS/L of the incremental weights before
-    acceptance, by element where they split, averaged over elements, sweeps and recent steps. While the worst block is
-    below the minimum, β falls.
+    After each step, with e the ESS fraction of the worst block and log β kept in [log start, 0],
+
+        log β += rate · clip(e / min_ess_fraction − 1, −1, 1)
+
+    The ESS fraction of a block is ESS/L of the weights in its gradient: before acceptance, by element where they split,
+    averaged over elements, sweeps and recent steps.
+
+    Args:
+        start: The first and least β, in (0, 1].
+        min_ess_fraction: The ESS fraction, between 0 and 1, above which β rises and below which it falls.
+        rate: The largest change of log β per step.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Examples:
+        >>> pg.Tempering(start=1e-3)  # for sampler.fit(..., tempering=...)
+        Tempering(start=0.001, min_ess_fraction=0.3, rate=0.002)
     """
 
     start: float
@@ -28,14 +43,14 @@ class Tempering:
 
     def __post_init__(self) -> None:
         if not 0 < self.start <= 1:
-            raise ValueError(f"Tempering(start={self.start}) must lie in (0, 1]; it is the power of the likelihood")
+            raise ValueError(f"Tempering(start={self.start}) must be in (0, 1]; it is the power of the likelihood")
         if not 0 < self.min_ess_fraction < 1:
-            raise ValueError(f"Tempering(min_ess_fraction={self.min_ess_fraction}) must lie between 0 and 1")
+            raise ValueError(f"Tempering(min_ess_fraction={self.min_ess_fraction}) must be between 0 and 1")
         if self.rate <= 0:
             raise ValueError(f"Tempering(rate={self.rate}) must be positive")
 
     def advance(self, temper: "Temper", ess_fractions: Float[Array, " block"]) -> "Temper":
-        """β after a step in which the blocks had these fractions of effective particles."""
+        """The state after a step in which the blocks had these ESS fractions."""
         smooth = SMOOTHING * temper.ess_fractions + (1 - SMOOTHING) * ess_fractions
         surplus = jnp.clip(jnp.min(smooth) / self.min_ess_fraction - 1, -1.0, 1.0)
         log_beta = jnp.clip(temper.log_beta + self.rate * surplus, jnp.log(self.start), 0.0)

@@ -1,8 +1,8 @@
-"""Where the instances of a training step are computed: the seam between a step's mathematics and machines.
+"""The interface between the mathematics of a training step and the devices.
 
-A step needs one thing of its machines: the sum, over the rows of a batch, of a function of shared numbers and of a row.
-`DeviceSum` computes it on the devices of this process. One vector travels each way, because sending a dozen small arrays
-took a fifth of a step.
+A step needs one operation: the sum, over the rows of a batch, of a function of shared numbers and of a row. `DeviceSum`
+computes it on the devices of this process. It transfers one vector in each direction, because transferring a dozen small
+arrays took a fifth of the time of a step.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from popgibbs.running import BY_INSTANCE, SHARED, even_rows, mesh_for, on_all, o
 
 
 class DeviceSum:
-    """Σ over rows of `of_rows(shared, rows)`, each device for its part of the rows.
+    """The sum over rows of `of_rows(shared, rows)`, computed by each device for its part of the rows.
 
     `pack` and `unpack` are for use inside compiled functions, before and after the call.
     """
@@ -34,7 +34,7 @@ class DeviceSum:
     ):
         self.num_rows = even_rows(num_rows)
         self._mesh = mesh_for(self.num_rows)
-        self.rows = filled_rows(num_rows, self.num_rows)  # the caller gives those that fill up no weight
+        self.rows = filled_rows(num_rows, self.num_rows)  # the caller gives padding rows no weight
         _, unravel_shared = ravel_pytree(shared)
         _, self._unravel_result = ravel_pytree(result)
 
@@ -56,12 +56,12 @@ class DeviceSum:
         return self._unravel_result(jnp.sum(by_device, axis=0))
 
     def on_first(self, tree: Any) -> Any:
-        """Arrays on the device that keeps what is not spread over all."""
+        """Arrays on the first device, which holds everything that is not divided over all."""
         return on_first(tree, self._mesh)
 
 
 def sum_in_parts(of_rows: Callable[[Any], Array], rows: Any, microbatch_size: int | None) -> Array:
-    """A sum over rows by the sums of its parts, one after another: even parts of at most `microbatch_size` rows."""
+    """A sum over rows, computed one after another for equal parts of at most `microbatch_size` rows."""
     count = jax.tree.leaves(rows)[0].shape[0]
     size = max(n for n in range(1, min(microbatch_size or count, count) + 1) if count % n == 0)
     if size == count:
