@@ -17,7 +17,7 @@ class Autoregressive(dist.Distribution):
             the same shape and support.
         num_parts: D, the length of the leading axis of a draw.
 
-    Example:
+    Examples:
         A random walk of three steps:
 
         >>> walk = pg.Autoregressive(lambda drawn: dist.Normal(drawn[-1] if drawn else 0.0, 1.0), 3)

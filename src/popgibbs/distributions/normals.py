@@ -1,7 +1,7 @@
 """Multivariate Normals, and the factorisations of small matrices that they need, without LAPACK.
 
-XLA on CPU spreads a batch of matrices over its threads for LAPACK, and can then wait for them forever (`docs/explanation/lapack.md`).
-Here factors are computed column by column, as operations on all matrices of the batch at once: no thread waits for
+XLA on CPU spreads a batch of matrices over its threads for LAPACK, and can then wait for them forever
+(`docs/explanation/lapack.md`). Here factors are computed column by column, as operations on all matrices of the batch at once: no thread waits for
 another, and for many small matrices it is faster. All functions take batches of matrices.
 """
 
@@ -28,7 +28,7 @@ def cholesky(matrix: Float[Array, "row row"]) -> Float[Array, "row row"]:
     Returns:
         L, (*batch, row, row). As in JAX, a matrix that is not positive definite gives NaN rather than an error.
 
-    Example:
+    Examples:
         >>> pg.distributions.cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
         [[2.0, 0.0], [1.0, 2.0]]
     """
@@ -62,7 +62,7 @@ def solve_triangular(factor: Any, right: Any, *, transposed: bool = False) -> Fl
     Returns:
         x, (*batch, row).
 
-    Example:
+    Examples:
         >>> factor = jnp.array([[2.0, 0.0], [1.0, 2.0]])
         >>> pg.distributions.solve_triangular(factor, jnp.array([2.0, 5.0])).tolist()
         [1.0, 2.0]
@@ -100,7 +100,7 @@ def solve_psd(matrix: Any, right: Any) -> Float[Array, "*batch row"]:
     Returns:
         x, (*batch, row).
 
-    Example:
+    Examples:
         >>> pg.distributions.solve_psd(jnp.array([[4.0, 2.0], [2.0, 5.0]]), jnp.array([8.0, 12.0])).tolist()
         [1.0, 2.0]
     """
@@ -117,7 +117,7 @@ def inverse(matrix: Any) -> Float[Array, "*batch row row"]:
     Returns:
         (*batch, row, row).
 
-    Example:
+    Examples:
         >>> pg.distributions.inverse(jnp.diag(jnp.array([1.0, 4.0]))).tolist()
         [[1.0, 0.0], [0.0, 0.25]]
     """
@@ -134,7 +134,7 @@ def log_det(matrix: Any) -> Float[Array, "*batch"]:
     Returns:
         (*batch,).
 
-    Example:
+    Examples:
         >>> float(pg.distributions.log_det(jnp.eye(3)))
         0.0
     """
@@ -168,7 +168,7 @@ class MultivariateNormal(dist.MultivariateNormal):
     Raises:
         ValueError: if none or more than one of the matrices is given.
 
-    Example:
+    Examples:
         >>> normal = pg.distributions.MultivariateNormal(jnp.zeros(2), covariance_matrix=4 * jnp.eye(2))
         >>> normal.sample(key, (5,)).shape
         (5, 2)
@@ -216,7 +216,7 @@ class PrecisionNormal(dist.Distribution):
         loc: the mean, (axis,).
         factor: L, lower triangular, (axis, axis).
 
-    Example:
+    Examples:
         >>> precision = jnp.array([[4.0, 2.0], [2.0, 5.0]])
         >>> normal = pg.distributions.PrecisionNormal(jnp.zeros(2), pg.distributions.cholesky(precision))
         >>> normal.sample(key).shape, normal.log_prob(jnp.zeros(2)).shape

@@ -18,7 +18,7 @@ class RefinedGuess(dist.Distribution):
         refined: the distribution that is drawn from and scored.
         guess: a distribution of the same shape that a network proposed.
 
-    Example:
+    Examples:
         >>> guess, refined = dist.Normal(0.0, 1.0), dist.Normal(0.3, 0.1)
         >>> proposal = pg.RefinedGuess(refined, guess)
         >>> float(proposal.log_prob(0.2)) == float(refined.log_prob(0.2))

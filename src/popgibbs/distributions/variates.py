@@ -25,7 +25,7 @@ class ManyBeta(dist.Beta):
         concentration1: a, positive.
         concentration0: b, positive; broadcast against `concentration1`.
 
-    Example:
+    Examples:
         >>> beta = pg.distributions.ManyBeta(jnp.array([1.0, 2.0, 500.0]), 3.0)
         >>> beta.sample(key).shape
         (3,)
@@ -73,7 +73,7 @@ def log_gamma_variates(key: Key[Array, ""], concentration: Float[Array, "*shape"
     Returns:
         An array of the same shape.
 
-    Example:
+    Examples:
         >>> pg.distributions.log_gamma_variates(key, jnp.full((4, 2), 3.0)).shape
         (4, 2)
     """
@@ -109,7 +109,7 @@ def stirling_rest(x: Float[Array, "..."]) -> Float[Array, "..."]:
     Returns:
         An array of the same shape.
 
-    Example:
+    Examples:
         >>> round(float(pg.distributions.stirling_rest(jnp.array(100.0))), 6)
         0.000833
     """

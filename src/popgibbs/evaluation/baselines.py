@@ -41,7 +41,7 @@ def with_prior_proposals(apg: APG, *names: str) -> APG:
     Raises:
         ValueError: if no block has one of the names.
 
-    Example:
+    Examples:
         >>> bpg = pg.with_prior_proposals(sampler, "mu")
         >>> bpg.blocks[0].proposal
         Prior()
@@ -74,7 +74,7 @@ def hmc_rws(apg: APG, *, step_size: Any, num_steps: int, sum_out_finite: bool = 
         ValueError: if the model has no continuous sites or has discrete sites without a finite support, or if `apg` has
             not met an instance.
 
-    Example:
+    Examples:
         >>> hmc = pg.hmc_rws(sampler, step_size=0.1, num_steps=5)
         >>> [block.name for block in hmc.blocks]
         ['mu']
@@ -115,7 +115,7 @@ def tune_step_size(
     Returns:
         The sampler with the tuned step size.
 
-    Example:
+    Examples:
         >>> hmc = pg.hmc_rws(sampler, step_size=1.0, num_steps=2)
         >>> tuned = pg.tune_step_size(hmc, key, instances, num_sweeps=1, num_particles=2)
         >>> 1e-6 < tuned.blocks[0].move.step_size < 10.0

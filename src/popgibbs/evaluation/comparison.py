@@ -30,7 +30,7 @@ class Method:
         num_populations: independent populations per instance.
         evaluations: evaluations of the log joint per particle and sweep: HMC needs one per leapfrog step.
 
-    Example:
+    Examples:
         >>> pg.Method(sampler=sampler, num_sweeps=19, num_particles=10).spent
         {'K': 20, 'L': 10, 'evaluations': 200}
     """
@@ -59,7 +59,7 @@ class Comparison:
         acceptance: the mean acceptance of the first block in the last sweep.
         failed: the number of instances in which every particle lost its weight; their numbers mean nothing.
 
-    Example:
+    Examples:
         >>> comparison = pg.compare(key, sampler, instances, num_sweeps=1, num_particles=2, leapfrog=(), progress=False)
         >>> comparison.log_joint["APG"].shape, comparison.failed["APG"]
         ((2, 2), 0)
@@ -166,7 +166,7 @@ def compare(
     Raises:
         ValueError: before anything is sampled, if an instance does not fit one of the samplers.
 
-    Example:
+    Examples:
         >>> comparison = pg.compare(key, sampler, instances, num_sweeps=1, num_particles=2, leapfrog=(), progress=False)
         >>> list(comparison.table.index)
         ['APG', 'RWS', 'BPG']

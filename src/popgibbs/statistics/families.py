@@ -37,7 +37,7 @@ class FewCategories(dist.CategoricalLogits):
     Args:
         logits: unnormalised log-probabilities, (*batch, category).
 
-    Example:
+    Examples:
         >>> few = pg.statistics.FewCategories(logits=jnp.zeros((5, 4)))
         >>> few.sample(key).shape
         (5,)
@@ -65,7 +65,7 @@ def softmax_of_few(logits: Float[Array, "... category"]) -> Float[Array, "... ca
     Returns:
         Probabilities of the same shape.
 
-    Example:
+    Examples:
         >>> pg.statistics.softmax_of_few(jnp.zeros((3, 4)))[0].tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
@@ -87,7 +87,7 @@ class Normal(eqx.Module):
         loc: the mean, an array or a number.
         scale: the standard deviation, positive; broadcast against `loc`.
 
-    Example:
+    Examples:
         A conjugate update adds the sufficient statistics of the likelihood, here of x = 3 with unit variance:
 
         >>> prior = pg.statistics.Normal(loc=jnp.array(0.0), scale=jnp.array(1.0))
@@ -127,7 +127,7 @@ class Gamma(eqx.Module):
         concentration: positive, an array or a number.
         rate: positive; broadcast against `concentration`.
 
-    Example:
+    Examples:
         >>> pg.statistics.Gamma(concentration=2.0, rate=3.0).natural()
         (1.0, -3.0)
         >>> pg.statistics.Gamma.from_natural((1.0, -3.0))
@@ -167,7 +167,7 @@ class NormalGamma(eqx.Module):
         concentration: that of τ, positive.
         rate: that of τ, positive.
 
-    Example:
+    Examples:
         >>> prior = pg.statistics.NormalGamma(loc=0.0, count=0.1, concentration=2.0, rate=2.0)
         >>> tau = prior.precision().sample(key, (3,))
         >>> prior.mean(tau).sample(key).shape
@@ -223,7 +223,7 @@ class Beta(eqx.Module):
         a: NumPyro's `concentration1`, positive, an array or a number.
         b: NumPyro's `concentration0`, positive; broadcast against `a`.
 
-    Example:
+    Examples:
         >>> pg.statistics.Beta(a=3.0, b=2.0).natural()
         (2.0, 1.0)
         >>> float(pg.statistics.Beta(a=3.0, b=1.0).distribution().mean)
@@ -257,7 +257,7 @@ class Dirichlet(eqx.Module):
     Args:
         concentration: positive, (*batch, category).
 
-    Example:
+    Examples:
         >>> (natural,) = pg.statistics.Dirichlet(jnp.array([1.0, 2.0, 3.0])).natural()
         >>> natural.tolist()
         [0.0, 1.0, 2.0]
@@ -291,7 +291,7 @@ class Categorical(eqx.Module):
     Args:
         logits: unnormalised log-probabilities, (*batch, category).
 
-    Example:
+    Examples:
         >>> uniform = pg.statistics.Categorical(jnp.zeros(3))
         >>> type(uniform.distribution()).__name__
         'FewCategories'
@@ -327,7 +327,7 @@ class Bernoulli(eqx.Module):
     Args:
         logits: log-odds of z = 1, an array or a number.
 
-    Example:
+    Examples:
         >>> pg.statistics.Bernoulli(jnp.array(0.0)).distribution().probs.tolist()
         0.5
     """

@@ -28,7 +28,7 @@ def pointwise(network: Callable[[Array], Array], *inputs: Float[Array, "point _"
     Returns:
         The network's outputs, (point, *out).
 
-    Example:
+    Examples:
         >>> network = eqx.nn.MLP(2 + 3, 4, width_size=8, depth=1, key=key)
         >>> x, one_hot = jnp.ones((7, 2)), jnp.ones((7, 3))
         >>> pg.statistics.pointwise(network, x, one_hot).shape
@@ -67,7 +67,7 @@ def pool(statistics: Float[Array, "point *rest"], mask: Bool[Array, " point"]) -
     Returns:
         The sum, (*rest).
 
-    Example:
+    Examples:
         >>> float(pg.statistics.pool(jnp.array([1.0, 2.0, 4.0]), jnp.array([True, True, False])))
         3.0
     """
@@ -85,7 +85,7 @@ def mean_pool(statistics: Float[Array, "point *rest"], mask: Bool[Array, " point
     Returns:
         The mean, (*rest).
 
-    Example:
+    Examples:
         >>> float(pg.statistics.mean_pool(jnp.array([1.0, 2.0, 4.0]), jnp.array([True, True, False])))
         1.5
     """
@@ -102,7 +102,7 @@ def pick(values: Float[Array, "component *rest"], component: Int[Array, " point"
     Returns:
         The entry of each point's component, (point, *rest); zeros where `component` names none.
 
-    Example:
+    Examples:
         >>> mu = jnp.array([[0.0, 0.0], [5.0, 6.0]])
         >>> pg.statistics.pick(mu, jnp.array([1, 0, 1])).tolist()
         [[5.0, 6.0], [0.0, 0.0], [5.0, 6.0]]
@@ -122,7 +122,7 @@ def choose(columns: Sequence[Float[Array, "..."]], component: Int[Array, "..."])
     Returns:
         An array of the broadcast shape.
 
-    Example:
+    Examples:
         >>> columns = [jnp.array([1.0, 2.0, 3.0]), jnp.array([10.0, 20.0, 30.0])]
         >>> pg.statistics.choose(columns, jnp.array([0, 1, 0])).tolist()
         [1.0, 20.0, 3.0]
@@ -143,7 +143,7 @@ def additive_update(prior: Any, statistics: tuple[Array, ...], mask: Bool[Array,
     Returns:
         A member of the same family.
 
-    Example:
+    Examples:
         Three coin flips update a uniform Beta prior:
 
         >>> flips, mask = jnp.array([1.0, 1.0, 0.0]), jnp.ones(3, bool)
@@ -175,7 +175,7 @@ def conjugate_normal_gamma(
     Returns:
         A `NormalGamma` with parameters of shape (component, dim).
 
-    Example:
+    Examples:
         >>> prior = pg.statistics.NormalGamma(loc=0.0, count=1.0, concentration=2.0, rate=2.0)
         >>> x, shares = jnp.array([[2.0], [4.0], [8.0]]), jax.nn.one_hot(jnp.array([0, 0, 1]), 2)
         >>> posterior = pg.statistics.conjugate_normal_gamma(prior, x, shares, jnp.ones(3, bool))
@@ -213,7 +213,7 @@ class Pairwise(eqx.Module):
         hidden: width of the hidden layer.
         key: a random key for the weights.
 
-    Example:
+    Examples:
         >>> score = pg.statistics.Pairwise(2, 4, hidden=8, key=key)
         >>> score(jnp.ones((5, 2)), jnp.ones((3, 4))).shape
         (5, 3)
@@ -258,7 +258,7 @@ class Offsets(eqx.Module):
         num_outputs: numbers per pair.
         key: a random key for the weights.
 
-    Example:
+    Examples:
         >>> network = pg.statistics.Offsets(2, hidden=8, num_outputs=4, key=key)
         >>> outputs = network(jnp.ones((5, 2)), jnp.ones((3, 2)))
         >>> len(outputs), len(outputs[0]), outputs[0][0].shape
@@ -301,7 +301,7 @@ def spread_points(
     Returns:
         Points among the real ones, (num, dim).
 
-    Example:
+    Examples:
         >>> points = jnp.array([[0.0, 0.0], [0.0, 0.0], [9.0, 9.0]])
         >>> seeds = pg.statistics.spread_points(key, points, jnp.ones(3, bool), 2)
         >>> sorted(seeds.tolist())
