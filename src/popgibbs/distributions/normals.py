@@ -1,8 +1,8 @@
 """Multivariate Normals, and the factorisations of small matrices that they need, without LAPACK.
 
 XLA on CPU spreads a batch of matrices over its threads for LAPACK, and can then wait for them forever
-(`docs/explanation/lapack.md`). Here factors are computed column by column, as operations on all matrices of the batch at once: no thread waits for
-another, and for many small matrices it is faster. All functions take batches of matrices.
+(`docs/explanation/lapack.md`). Here factors are computed column by column, as operations on all matrices of the batch at
+once: no thread waits for another, and for many small matrices it is faster. All functions take batches of matrices.
 """
 
 from functools import partial
