@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 
 from benchmarks.peer_coix import apply, dense
 from popgibbs.paper.bmnist import images as ours
-from popgibbs.paper.bmnist import mean_digit
+from popgibbs.paper.bmnist.experiment import mean_digit
 
 NUM_DIGITS, CODE, SIDE, CANVAS = 3, 10, 28, 96
 STEP_SCALE, FLOOR = 0.1, 1e-3
