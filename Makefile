@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench tables docs clean
+.PHONY: demo test check wheel lowest bench tables docs clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -37,14 +37,20 @@ check: $(VENV)/.dev             ## lint, types, import contract
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
+wheel:                          ## build the wheel, use it in a fresh environment with the newest dependencies
+	$(PYTHON) tools/fresh.py $(TESTS)
+
+lowest:                         ## the same with every dependency at its lower bound; TESTS=tests/... runs tests there
+	$(PYTHON) tools/fresh.py --lowest $(TESTS)
+
 bench: $(VENV)/.bench           ## time against peers; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks.run
 
-tables: $(VENV)/.runtime        ## write the README's tables from docs/results
+tables: $(VENV)/.runtime        ## write the tables of README and docs/explanation from docs/results
 	$(BIN)/python docs/tables.py
 
 docs: $(VENV)/.docs             ## build the documentation, warnings are errors
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) demo site
+	rm -rf $(VENV) demo dist site

@@ -1,1 +1,1 @@
-"""What is timed, against peers in the same run."""
+"""Timings against peers in the same run."""

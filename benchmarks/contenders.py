@@ -1,4 +1,4 @@
-"""One contender of one case, in a process of its own, which times steps when it is asked to."""
+"""One contender of one case, in its own process, which times steps on request."""
 
 import json
 import resource
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-Made = tuple[Callable[[Any], Any], Any]  # a step and the state it starts from
+Made = tuple[Callable[[Any], Any], Any]  # a step and its initial state
 
 PARTICLES = 10
-PLANE, VIDEOS = 20, 5  # instances of a batch
+PLANE, VIDEOS = 20, 5  # instances per batch
 VIDEO_SWEEPS = 4  # the paper's K=5, for which coix compiles for minutes and needs many gigabytes
-LONG_STEP = 5.0  # seconds, beside which it does not matter what the first step of a turn finds
+LONG_STEP = 5.0  # seconds, compared with which cold caches at the first step of a turn are negligible
 
 
 def popgibbs_gmm_step() -> Made:
@@ -48,7 +48,7 @@ def popgibbs_bmnist_step_of_twice_the_frames() -> Made:
 def _popgibbs(
     experiment: Any, batch_size: int, size: dict[str, int], num_sweeps: int, microbatch_size: int | None = None
 ) -> Made:
-    """On one host device a core."""
+    """A training step of popgibbs, with one host device per core."""
     import os
 
     import jax
@@ -77,7 +77,7 @@ def _batch(experiment: Any, batch_size: int, size: dict[str, int]) -> Any:
 
 
 def coix_gmm_step() -> Made:
-    """`coix.algo.apgs` as its authors give it."""
+    """`coix.algo.apgs` as published."""
     return _coix_gmm(unrolled=False)
 
 
@@ -87,7 +87,7 @@ def coix_gmm_step_unrolled() -> Made:
 
 
 def coix_dmm_step() -> Made:
-    """`coix.algo.apgs` as its authors give it."""
+    """`coix.algo.apgs` as published."""
     return _coix_dmm(unrolled=False)
 
 
@@ -144,10 +144,10 @@ def _coix(parts: Any, peer: Any, x: Any, num_sweeps: int, unrolled: bool = False
 
 
 def serve(make: Callable[[], Made]) -> None:
-    """Compile, then time as many steps as each line of the input asks for; answers are lines of JSON.
+    """Compile, then time as many steps as each input line requests; the answers are lines of JSON.
 
-    The first step of a turn finds its threads asleep and its caches full of another's data, which no step of a training
-    does; it is not counted, unless it takes so long that this is nothing.
+    The first step of a turn starts with sleeping threads and cold caches, unlike the steps of a training run. It is not
+    counted, unless steps are so long that this is negligible.
     """
     import jax
 

@@ -1,6 +1,6 @@
-"""What the peers on coix 0.1.0 share: layers, and a compiled training step from a target and its kernels.
+"""Code that the peers on coix 0.1.0 share: layers, and a compiled training step from a target and its kernels.
 
-Written by us against coix's public API (`coix.algo.apgs` on the NumPyro backend). Not part of popgibbs and never imported
+Written against coix's public API (`coix.algo.apgs` on the NumPyro backend). It is not part of popgibbs and never imported
 by it.
 
 Axes, from the left: particle, instance, then points or clusters. coix takes the axes shared by all log-densities as the
@@ -34,11 +34,11 @@ def concatenate(*arrays):
 
 
 def make_step(parts, params, *, batch_size, num_sweeps, unrolled=False, learning_rate=2.5e-4):
-    """Returns (state, step) with step(state, key, x) -> (state, metrics).
+    """Return (state, step) with step(state, key, x) -> (state, metrics).
 
-    `parts(params)` gives the target and its kernels; `x` has shape (batch, points, axis); `num_sweeps` counts the sweeps
-    after the initial proposal (the paper's K is one more). The whole step, gradients and Adam included, is one compiled
-    function. Metrics are means over instances.
+    `parts(params)` returns the target and its kernels; `x` has shape (batch, points, axis); `num_sweeps` counts the
+    sweeps after the initial proposal (the paper's K is one more). The whole step, including gradients and Adam, is one
+    compiled function. Metrics are means over instances.
     """
     apgs = _unrolled_apgs if unrolled else coix.algo.apgs
     optimizer = optax.adam(learning_rate)
@@ -67,7 +67,7 @@ def make_step(parts, params, *, batch_size, num_sweeps, unrolled=False, learning
 def _unrolled_apgs(target, kernels, *, num_sweeps):
     """`coix.algo.apgs` from the same combinators with a Python loop over sweeps.
 
-    Timed beside it because differentiating its `fori_loop` about doubles the step on a CPU.
+    Timed as well because differentiating the `fori_loop` of the original about doubles the step on a CPU.
     """
     kernels = [coix.detach(kernel) for kernel in kernels]
     q = coix.propose(target, reduce(lambda q, k: coix.compose(k, q), kernels), loss_fn=coix.loss.rws_loss)

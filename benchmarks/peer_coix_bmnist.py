@@ -1,7 +1,7 @@
 """The paper's bouncing-digits APG sampler on coix: the model and the proposals of section 6.4 and appendix F.3.
 
-A time step is a kernel of its own, as coix wants it. Images are placed and cropped by `jax.image.scale_and_translate` and
-correlated by `jax.scipy.signal.correlate2d`; with `own_images`, by the functions of popgibbs.
+Each time step is a separate kernel, as coix requires. Images are placed and cropped by `jax.image.scale_and_translate`
+and correlated by `jax.scipy.signal.correlate2d`; with `own_images`, by the functions of popgibbs.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 
 from benchmarks.peer_coix import apply, dense
 from popgibbs.paper.bmnist import images as ours
-from popgibbs.paper.bmnist import mean_digit
+from popgibbs.paper.bmnist.experiment import mean_digit
 
 NUM_DIGITS, CODE, SIDE, CANVAS = 3, 10, 28, 96
 STEP_SCALE, FLOOR = 0.1, 1e-3
@@ -47,7 +47,7 @@ def decode(params, what):
 
 
 def translate(image, offset, size):
-    """Offset as (horizontal, vertical) pixels."""
+    """Shift an image by an offset of (horizontal, vertical) pixels."""
     return jax.image.scale_and_translate(
         image, (size, size), (0, 1), jnp.ones(2), offset[::-1], method="linear", antialias=False
     )
@@ -74,7 +74,7 @@ def correlate_ours(frame, image):
 
 
 def over(function, num_axes):
-    """A function of one element over the leading axes, among which the frames may have a particle axis of size one."""
+    """Map a function of one element over the leading axes."""
     for _ in range(num_axes):
         function = jax.vmap(function)
     return function
@@ -99,7 +99,7 @@ def target(params, num_particles, operations, x):
 
 
 def where_kernel(params, num_particles, operations, t, x, what=None, *where):
-    """q(where_t | x_t, what), digit after digit, each taken out of the frame before the next."""
+    """q(where_t | x_t, what), one digit after another, each subtracted from the frame before the next."""
     compose, _, correlate = operations
     batch = (num_particles, x.shape[1])
     mean = jnp.broadcast_to(mean_digit(), (*batch, NUM_DIGITS, SIDE, SIDE))

@@ -53,7 +53,7 @@ def target(params, num_particles, x):
 
 
 def centres_kernel(params, num_particles, x, mu=None, c=None, h=None):
-    """q(μ | x) where coix first calls it, on the data alone; q(μ | x, c, h) in every sweep after."""
+    """q(μ | x) when coix first calls it with the data alone; q(μ | x, c, h) in every later sweep."""
     del mu
     if c is None:
         networks, inputs = params["initial"], x

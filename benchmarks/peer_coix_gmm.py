@@ -44,7 +44,7 @@ def target(num_particles, x):
 
 
 def global_kernel(params, num_particles, x, mu=None, tau=None, c=None):
-    """q(μ, τ | x) where coix first calls it, on the data alone; q(μ, τ | x, c) in every sweep after."""
+    """q(μ, τ | x) when coix first calls it with the data alone; q(μ, τ | x, c) in every later sweep."""
     del mu, tau
     if c is None:
         outputs = apply(params["initial"], x)
@@ -55,7 +55,7 @@ def global_kernel(params, num_particles, x, mu=None, tau=None, c=None):
     total = jnp.einsum("...nm,...nd->...md", t, s)
     total_sq = jnp.einsum("...nm,...nd->...md", t, s**2)
     nu = NU0 + count
-    # With μ0 = 0 the two terms of the paper's β̃ join into one, which an empty cluster leaves finite.
+    # With μ0 = 0 the two terms of the paper's β̃ combine into one, which stays finite for an empty cluster.
     beta = BETA0 + 0.5 * jnp.maximum(total_sq - total**2 / nu, 0.0)
     mu, tau = sample_globals((num_particles, x.shape[1]), ALPHA0 + 0.5 * count, beta, total / nu, nu)
     return x, mu, tau, c

@@ -1,9 +1,9 @@
-"""Run all experiments, or those that are named, ours and the peers' by turns, and write them to `results.json`.
+"""Time all experiments, or the named ones, for popgibbs and its peers, and write the results to `results.json`.
 
-A contender is a process of its own, so that devices and peak memory are its own. Those of an experiment are compiled
-first, one at a time; then they take short turns, so that whatever else the machine does falls on all of them; a number is
-the median over the turns. Experiments follow one another: waiting processes of others would take memory and caches.
-An experiment's results are of one run; those of experiments that are not named stay in the file as they are.
+Each contender is a separate process with its own devices and peak memory. The contenders of an experiment are compiled
+first, one at a time; then they alternate in short turns, so that other load on the machine affects all of them alike. A
+number is the median over the turns. Experiments run one after another, because waiting processes would take memory and
+caches. The results of an experiment come from one run; those of experiments that are not named stay in the file.
 """
 
 import json
@@ -43,7 +43,7 @@ PEERS = {
 
 
 class Contender:
-    """A process that times steps when it is asked to."""
+    """A process that times steps on request."""
 
     def __init__(self, name: str):
         command = [sys.executable, "-m", "benchmarks.contenders", name]
@@ -69,9 +69,9 @@ class Contender:
 
 
 def measure(names: list[str], experiment: str, console: Console) -> tuple[dict[str, Any], dict[str, int]]:
-    """The medians of every contender of an experiment, and how many steps it took a turn."""
+    """The medians of every contender of an experiment, and its number of steps per turn."""
     contenders = {name: Contender(name) for name in track(names, description=f"{experiment}: compiling", console=console)}
-    # A first turn, which does not count, tells how many steps fill a turn.
+    # A first turn, which does not count, measures how many steps fill a turn.
     steps = {
         name: max(1, min(MOST_STEPS, round(TURN_SECONDS / contender.time(1)["seconds"])))
         for name, contender in contenders.items()
@@ -90,7 +90,7 @@ def measure(names: list[str], experiment: str, console: Console) -> tuple[dict[s
 
 
 def run(experiment: str, console: Console) -> dict[str, Any]:
-    """The cases of an experiment, and what is behind them."""
+    """The cases of an experiment, with the settings, machine and versions of the run."""
     ours = OURS[experiment]
     medians, steps = measure([ours, *PEERS[experiment].values()], experiment, console)
     cases = {

@@ -1,27 +1,53 @@
-"""Write the tables of README.md from docs/results, which `popgibbs reproduce` made."""
+"""Write the tables of the README and of the pages about experiments from docs/results, which `popgibbs reproduce` made.
+
+A table stands between the comment `results: ...` and the comment `end`:
+
+- `results: overview`: a few rows of all experiments, for the README;
+- `results: NAME`: one table per setting of an experiment;
+- `results: NAME NUMBER`: one number of an experiment in all its settings.
+"""
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from popgibbs.paper.reproduction.pages import heading, overview_table, settings_table
+from popgibbs.paper.reproduction.pages import heading, markdown, overview_table, settings_table, with_error
 
 ROOT = Path(__file__).parents[1]
+EXPERIMENTS = ROOT / "docs" / "explanation"
+PAGES = (
+    ROOT / "README.md",
+    EXPERIMENTS / "gaussian-mixture.md",
+    EXPERIMENTS / "deep-mixture.md",
+    EXPERIMENTS / "bouncing-digits.md",
+)
 PLACE = re.compile(r"<!-- results: (\w+)( \w+)? -->.*?<!-- end -->", flags=re.DOTALL)
+
+# The rows of the overview: a label, and the experiment, setting, method and number that it shows.
+OVERVIEW = (
+    ("Gaussian mixture, APG: log joint", "gmm", "100 points", "APG", "log_joint"),
+    ("Gaussian mixture, RWS", "gmm", "100 points", "RWS", "log_joint"),
+    ("Gaussian mixture, Gibbs", "gmm", "100 points", "Gibbs", "log_joint"),
+    ("Deep mixture, APG: log joint", "dmm", "600 points", "APG", "log_joint"),
+    ("3 digits, 20 frames, APG: squared error", "bmnist", "3 digits, 20 frames", "APG", "squared_error"),
+    ("5 digits, 100 frames, APG", "bmnist", "5 digits, 100 frames", "APG", "squared_error"),
+    ("5 digits, 100 frames, RWS", "bmnist", "5 digits, 100 frames", "RWS", "squared_error"),
+)
 
 
 def filled(text: str) -> str:
-    """The text with the tables of an experiment in every place that is marked for them.
-
-    `results: NAME` stands for a table a setting, `results: NAME NUMBER` for one of that number in all settings.
-    """
+    """The text with its tables written anew."""
 
     def tables(place: re.Match[str]) -> str:
         name, number = place[1], (place[2] or "").strip()
-        results = json.loads((ROOT / "docs" / "results" / name / "results.json").read_text())
-        if number:
-            parts = [overview_table(results, number)]
+        if name == "overview":
+            parts = [_overview()]
+        elif number:
+            parts = [overview_table(_results(name), number)]
         else:
+            results = _results(name)
             parts = [
                 f"*{heading(setting)}, seed {setting['seed']}:*\n\n{settings_table(setting, results)}"
                 for setting in results["settings"]
@@ -31,6 +57,35 @@ def filled(text: str) -> str:
     return PLACE.sub(tables, text)
 
 
+def _results(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "docs" / "results" / name / "results.json").read_text())
+
+
+def _overview() -> str:
+    """The rows of `OVERVIEW`: the paper's number, ours, and the limit."""
+    rows = []
+    for label, name, of_setting, method, number in OVERVIEW:
+        results = _results(name)
+        (setting,) = [setting for setting in results["settings"] if setting["label"] == of_setting]
+        reported = results["paper"].get(number, {}).get(of_setting, {}).get(method)
+        rows.append(
+            {
+                "": label,
+                "paper": "" if reported is None else f"{reported:,.1f}",
+                "popgibbs": with_error(setting["methods"][method][number]),
+                "limit": _limit(results, setting, number),
+            }
+        )
+    return markdown(["", "paper", "popgibbs", "limit"], rows)
+
+
+def _limit(results: Mapping[str, Any], setting: Mapping[str, Any], number: str) -> str:
+    if number == "log_joint" and setting["limit"] is not None:
+        return with_error(setting["limit"])
+    known = results["limits"].get(number, {})
+    return f"about {known[setting['label']]:g}" if setting["label"] in known else ""
+
+
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text()))
+    for path in PAGES:
+        path.write_text(filled(path.read_text()))

@@ -1,4 +1,4 @@
-"""What can happen to the bytes of any file."""
+"""Damage to the bytes of any file."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ Random = np.random.Generator
 
 
 def flipped(random: Random, content: bytes) -> bytes:
-    """A few bits are the other way round."""
+    """Flip a few bits."""
     damaged = bytearray(content)
     for _ in range(int(random.integers(1, 9)) if damaged else 0):
         damaged[random.integers(len(damaged))] ^= 1 << int(random.integers(8))
@@ -31,13 +31,13 @@ def scrambled(random: Random, content: bytes) -> bytes:
 
 
 def shifted(random: Random, content: bytes) -> bytes:
-    """Some bytes are missing, or are there twice."""
+    """Drop some bytes, or repeat them."""
     begin, end = _range(random, content)
     return content[:begin] + content[end:] if random.random() < 0.5 else content[:end] + content[begin:]
 
 
 def exchanged(random: Random, content: bytes) -> bytes:
-    """The parts before and after a place have changed places."""
+    """Swap the parts before and after a position."""
     begin, _ = _range(random, content)
     return content[begin:] + content[:begin]
 
@@ -63,5 +63,5 @@ EXTREME_VALUES = (*EXTREME_NUMBERS, *STRANGE)
 
 
 def chosen(random: Random, values: tuple[Any, ...]) -> Any:
-    """One of the values as it is; NumPy's own choice would make an array of them."""
+    """One of the values, with its type; NumPy's `choice` would convert them to an array."""
     return values[int(random.integers(len(values)))]

@@ -20,7 +20,7 @@ from damage import EXTREME_VALUES, OF_BYTES, Random, chosen
 from popgibbs.training import Checkpoints, read, to_names
 from popgibbs.training.reading import digest_of_about
 
-STEPS = (1, 2)  # that the run has checkpoints of
+STEPS = (1, 2)  # the checkpoints of the run
 NEWEST = str(STEPS[-1])
 
 
@@ -41,7 +41,7 @@ def located(x: jax.Array) -> None:
 
 
 class Run(NamedTuple):
-    """A trained sampler, its run with two checkpoints, what they hold by step, and checkpoints of other arrays."""
+    """A trained sampler, its run with two checkpoints, their contents by step, and runs that hold other arrays."""
 
     sampler: pg.APG
     directory: Path
@@ -78,7 +78,7 @@ def make_run(directory: Path) -> Run:
 
 
 def _first(arrays: dict[str, np.ndarray]) -> str:
-    """A name of an array of the sampler with more than one number."""
+    """The name of the first array of the sampler with more than one entry."""
     return next(name for name, array in arrays.items() if name.startswith("arrays/") and array.size > 1)
 
 
@@ -100,7 +100,7 @@ OTHER_ARRAYS: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def _with_arrays(directory: Path, name: str, edit: Any, arrays: dict[int, dict[str, np.ndarray]]) -> Path:
-    """A run whose two checkpoints are in order, checksums and all, but hold other arrays."""
+    """A run whose two checkpoints are valid, including their checksums, but hold other arrays."""
     path = directory / name
     with closing(Checkpoints(path)) as checkpoints, np.errstate(all="ignore"):
         for step in STEPS:
@@ -130,7 +130,7 @@ def _with_huge_array(directory: Path) -> Path:
 
 
 def write_about(path: Path, about: Any, *, sealed: bool) -> None:
-    """Write a description as it is, or with the checksum that belongs to it."""
+    """Write a description unchanged or, if sealed, with a matching checksum."""
 
     if sealed and isinstance(about, dict):
         about["checksum"] = digest_of_about(about)
@@ -145,7 +145,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _one(random: Random, path: Path) -> Path:
-    """A file, more often one that is needed than one of the notes that the storage keeps beside it."""
+    """A random file, more often a required one than one of the storage's own notes."""
     files = _files(path)
     needed = [file for file in files if file.parent.name in ("about", "d") or file.name == "manifest.ocdbt"]
     return chosen(random, tuple(needed if needed and random.random() < 0.7 else files))
@@ -158,14 +158,14 @@ def bytes_damaged(random: Random, path: Path, kind: str) -> None:
 
 
 def deleted(random: Random, path: Path) -> None:
-    """A file or a directory is missing."""
+    """Delete a file or a directory."""
     inside = sorted(path.rglob("*"))
     victim = inside[random.integers(len(inside))]
     shutil.rmtree(victim) if victim.is_dir() else victim.unlink()
 
 
 def swapped(random: Random, path: Path) -> None:
-    """Two files have changed places, perhaps with one of the other checkpoint."""
+    """Swap two files, the second perhaps from the other checkpoint."""
     a, b = _one(random, path), _one(random, path if random.random() < 0.5 else path.parent)
     first, second = a.read_bytes(), b.read_bytes()
     a.write_bytes(second)
@@ -173,7 +173,7 @@ def swapped(random: Random, path: Path) -> None:
 
 
 def replaced(random: Random, path: Path) -> None:
-    """A file is a directory, or a link to nowhere or to itself."""
+    """Replace a file by a directory, or by a link to nowhere or to itself."""
     file = _one(random, path)
     file.unlink()
     if random.random() < 0.4:
@@ -183,7 +183,7 @@ def replaced(random: Random, path: Path) -> None:
 
 
 def described(random: Random, path: Path) -> None:
-    """Some value in the description is another, half of the time with a checksum that agrees."""
+    """Change values in the description, half of the time with a matching checksum."""
     about = json.loads((path / "about" / "metadata").read_text())
     if random.random() < 0.05:
         write_about(path, chosen(random, EXTREME_VALUES), sealed=False)
@@ -209,7 +209,7 @@ def _edit(random: Random, tree: Any) -> None:
 
 
 def notes_edited(random: Random, path: Path) -> None:
-    """A JSON file that the storage keeps for itself says something else."""
+    """Change one of the JSON files that the storage keeps for itself."""
     notes = [file for file in _files(path) if "METADATA" in file.name]
     file = notes[random.integers(len(notes))]
     try:
@@ -224,7 +224,7 @@ NAMES = ("3", "7", "-1", "007", "1e3", "²", "2.orbax-checkpoint-tmp", "99999999
 
 
 def renamed(random: Random, path: Path) -> None:
-    """A checkpoint has the name of another step, is there twice, or something else has such a name."""
+    """Rename or copy a checkpoint to another step's name, or give that name to something else."""
     other = path.with_name(str(chosen(random, NAMES)))
     kind = int(random.integers(4))
     if kind == 0:

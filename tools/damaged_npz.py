@@ -16,7 +16,7 @@ from popgibbs.data import SUFFIX, parse_axes
 
 
 class Sound(NamedTuple):
-    """A file as it was written."""
+    """The contents of an undamaged file."""
 
     arrays: dict[str, np.ndarray]
     axes: Any
@@ -48,7 +48,7 @@ def content(sound: Sound) -> bytes:
 
 
 def expected(arrays: dict[str, np.ndarray], axes: Any) -> list[dict[str, np.ndarray]]:
-    """The instances that a sound file holds, in double precision, by the plainest code."""
+    """The instances in an undamaged file, in double precision, by the simplest code."""
     columns = {}
     for name in axes:
         array, lengths = arrays[name], arrays.get(name + SUFFIX)
@@ -72,14 +72,14 @@ def npy(array: np.ndarray, header: dict[str, Any] | None = None) -> bytes:
 def archive(members: list[tuple[str, bytes]], compressed: bool) -> bytes:
     file = BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of names that are there twice
+        warnings.simplefilter("ignore")  # about duplicate names
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as written:
             for name, member in members:
                 written.writestr(name, member)
     return file.getvalue()
 
 
-# The records of an archive's directory: the places and sizes of their numbers after the signature.
+# The records of an archive's directory: the offsets and sizes of their fields.
 RECORDS = {
     b"PK\x03\x04": ((4, 2), (6, 2), (8, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2), (30, 1)),
     b"PK\x01\x02": ((4, 2), (6, 2), (8, 2), (10, 2), (16, 4), (20, 4), (24, 4), (28, 2), (30, 2), (32, 2), (42, 4)),
@@ -88,7 +88,7 @@ RECORDS = {
 
 
 def directory_edited(random: Random, sound: Sound) -> bytes:
-    """A number of the archive's directory is another: flags (1 is encrypted), methods, sizes, checksums, offsets."""
+    """Change fields of the archive's directory: flags (1 is encrypted), methods, sizes, checksums, offsets."""
     damaged = bytearray(content(sound))
     for _ in range(int(random.integers(1, 3))):
         signature = chosen(random, tuple(RECORDS))
@@ -111,7 +111,7 @@ ODD_DTYPES = (*DTYPES, *STRANGE_DTYPES)
 
 
 def header_edited(random: Random, sound: Sound) -> bytes:
-    """An array's header declares something else, with everything else as it should be."""
+    """Change the declaration in one array's header and nothing else."""
     edits: list[Callable[[], dict[str, Any]]] = [
         lambda: {"shape": _shape(random)},
         lambda: {"descr": chosen(random, ODD_DTYPES)},
@@ -123,7 +123,7 @@ def header_edited(random: Random, sound: Sound) -> bytes:
     members = []
     for name, array in sound.arrays.items():
         member = npy(array, edits[random.integers(len(edits))]()) if name == edited else npy(array)
-        if name == edited and random.random() < 0.3:  # the text or its length, not what it declares
+        if name == edited and random.random() < 0.3:  # damage the header's bytes as well
             member = member[:6] + OF_BYTES[str(chosen(random, tuple(OF_BYTES)))](random, member[6:100]) + member[100:]
         members.append((f"{name}.npy", member))
     return archive(members, sound.compressed)
@@ -133,7 +133,7 @@ NAMES = ("y", "x_lengths", "X", "", "x/y", "../x", "x\n", "é", "x" * 5000, "x.n
 
 
 def members_edited(random: Random, sound: Sound) -> bytes:
-    """Arrays are renamed, missing, there twice, under each other's name, or there is something else besides."""
+    """Rename, drop, duplicate or swap arrays, or add something else."""
     members = [(f"{name}.npy", npy(array)) for name, array in sound.arrays.items()]
     name, member = members[random.integers(len(members))]
     other = f"{chosen(random, NAMES)}{chosen(random, ('.npy', '/', '.txt'))}"
@@ -151,7 +151,7 @@ def members_edited(random: Random, sound: Sound) -> bytes:
 
 
 def numbers_edited(random: Random, sound: Sound) -> bytes:
-    """Another sound file, whose arrays have other dtypes, shapes or values."""
+    """An undamaged file whose arrays have other dtypes, shapes or values."""
     arrays = dict(sound.arrays)
     name = str(chosen(random, tuple(arrays)))
     array = arrays[name]
@@ -180,7 +180,7 @@ def numbers_edited(random: Random, sound: Sound) -> bytes:
 
 @cache
 def _bomb(rows: int, columns: int) -> bytes:
-    """Zeros, written piece by piece so that to make them takes no memory."""
+    """An archive of zeros, written piece by piece so that making it takes no memory."""
     file = BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as written, written.open("x.npy", "w") as member:
         member.write(npy(np.zeros(0, np.int8), {"shape": (rows, 2, columns)}))
@@ -190,7 +190,7 @@ def _bomb(rows: int, columns: int) -> bytes:
 
 
 def bomb(random: Random, sound: Sound) -> bytes:
-    """A few bytes that would unpack into far more, or into more instances than memory holds."""
+    """A small file that would unpack into far more bytes, or into more instances than memory holds."""
     kinds: list[Callable[[], bytes]] = [
         lambda: _bomb(2, 10**9 // 4),
         lambda: _bomb(10**8, 1),
@@ -213,7 +213,7 @@ KINDS = (*OF_BYTES, *OF_ARCHIVES)
 
 
 def write(random: Random, kind: str, path: Path) -> Sound:
-    """Write a damaged file; returns what it was before."""
+    """Write a damaged file; returns its original contents."""
     sound = SOUND[random.integers(len(SOUND))]
     path.write_bytes(OF_BYTES[kind](random, content(sound)) if kind in OF_BYTES else OF_ARCHIVES[kind](random, sound))
     return sound

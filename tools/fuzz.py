@@ -1,11 +1,11 @@
-"""Read damaged data files and checkpoints by the thousand, and count what becomes of them.
+"""Read thousands of damaged data files and checkpoints, and count the outcomes.
 
     python tools/fuzz.py --cases 10000 --seed 0     # exit code 1 if anything is wrong
     python tools/fuzz.py --only 123 --seed 0        # one case again, with its traceback
 
-Half of the cases are data files, half are runs with two checkpoints. A case is
-drawn from its seed and its number; files of checkpoints have names that the storage draws at random, so their counts vary
-by a few. Cases run in a process of their own, which is replaced when it dies or hangs.
+Half of the cases are data files, half are runs with two checkpoints. The seed and the number of a case determine it,
+except that the storage draws the names of checkpoint files at random, so their counts vary by a few. Cases run in a
+separate process, which is replaced when it dies or hangs.
 """
 
 import argparse
@@ -37,9 +37,9 @@ TRACEBACK, HANG, MEMORY, WRONG = "TRACEBACK", "HANG", "MEMORY", "WRONG NUMBERS"
 OUTCOMES = (REFUSED, UNCHANGED, FALLBACK, OTHER, TRACEBACK, HANG, MEMORY, WRONG)
 FAILURES = (TRACEBACK, HANG, MEMORY, WRONG)
 
-LONGEST = 300  # characters of a sentence besides the path
-SECONDS = 60.0  # that a case may take
-MOST_MEMORY = 2**30  # bytes beyond those of the cases before; files are a few kilobytes
+LONGEST = 300  # characters of an error message, not counting the path
+SECONDS = 60.0  # time limit of a case
+MOST_MEMORY = 2**30  # bytes beyond the peak of earlier cases; files are a few kilobytes
 
 
 class Result(NamedTuple):
@@ -50,7 +50,7 @@ class Result(NamedTuple):
 
 
 class Bench:
-    """What the cases of a process share."""
+    """The state that the cases of a process share."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -58,7 +58,7 @@ class Bench:
         self.peak = _peak()
 
     def result(self, seed: int, case: int) -> Result:
-        """Make a damaged file and read it as users would."""
+        """Write a damaged file and read it as users do."""
         random = np.random.default_rng((seed, case))
         of_checkpoints = case % 2 == 1
         kinds = damaged_checkpoints.KINDS if of_checkpoints else damaged_npz.KINDS
@@ -67,9 +67,9 @@ class Bench:
         _remove(place)
         read = self._read_checkpoints if of_checkpoints else self._read_npz
         try:
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                outcome, detail = read(random, kind, place, told)
+                outcome, detail = read(random, kind, place, caught)
         except (ValueError, CheckpointError, OSError) as error:
             outcome, detail = _sentence(error, place)
         except Exception:
@@ -78,19 +78,21 @@ class Bench:
             outcome, self.peak = MEMORY, _peak()
         return Result(case, f"{'checkpoint' if of_checkpoints else 'npz'}: {kind}", outcome, detail)
 
-    def _read_npz(self, random: np.random.Generator, kind: str, place: Path, told: list[Any]) -> tuple[str, str]:
+    def _read_npz(self, random: np.random.Generator, kind: str, place: Path, caught: list[Any]) -> tuple[str, str]:
         sound = damaged_npz.write(random, kind, place)
         found = read_instances(place, sound.axes)
         if _same(found, damaged_npz.expected(sound.arrays, sound.axes)):
             return UNCHANGED, ""
-        try:  # What NumPy reads by itself, its checksums right, is a file that someone may have meant.
+        try:  # A file that NumPy itself reads, with correct checksums, may be one that someone intended.
             with np.load(place, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
         except Exception as error:
-            return WRONG, f"read what NumPy does not read: {error}"
+            return WRONG, f"read a file that NumPy does not read: {error}"
         return (OTHER, "") if _same(found, damaged_npz.expected(arrays, sound.axes)) else (WRONG, "")
 
-    def _read_checkpoints(self, random: np.random.Generator, kind: str, place: Path, told: list[Any]) -> tuple[str, str]:
+    def _read_checkpoints(
+        self, random: np.random.Generator, kind: str, place: Path, caught: list[Any]
+    ) -> tuple[str, str]:
         damaged_checkpoints.write(random, kind, self.run, place)
         about, arrays = read_about(place), read_arrays(place)
         loaded = to_names({SAMPLER: eqx.filter(self.run.sampler.load(place).built, eqx.is_inexact_array)})
@@ -99,13 +101,13 @@ class Bench:
             if _same([arrays], [expected]) and _same([loaded], [{name: expected[name] for name in loaded}]):
                 break
         else:
-            return WRONG, "the arrays are of neither step"
-        if about != self.run.about[step]:  # its checksum was made to agree
-            return (OTHER, "") if kind == "description edited" else (WRONG, "the description is another")
+            return WRONG, "the arrays belong to neither step"
+        if about != self.run.about[step]:  # edited together with its checksum
+            return (OTHER, "") if kind == "description edited" else (WRONG, "the description differs")
         newest = max(self.run.arrays)
         if step == newest:
             return UNCHANGED, ""
-        silent = not told and (place / str(newest)).is_dir()
+        silent = not caught and (place / str(newest)).is_dir()
         return (WRONG, "an older checkpoint was read without a warning") if silent else (FALLBACK, "")
 
 
@@ -121,14 +123,14 @@ def _remove(path: Path) -> None:
 
 
 def _sentence(error: Exception, place: Path) -> tuple[str, str]:
-    """A refusal must be one short sentence."""
-    told = str(error).replace(str(place), "FILE")
-    good = bool(told) and "\n" not in told and len(told) <= LONGEST
-    return (REFUSED, told) if good else (TRACEBACK, f"not a short sentence: {told!r}")
+    """Check that a refusal is one short sentence."""
+    message = str(error).replace(str(place), "FILE")
+    good = bool(message) and "\n" not in message and len(message) <= LONGEST
+    return (REFUSED, message) if good else (TRACEBACK, f"not a short sentence: {message!r}")
 
 
 def _same(found: list[Any], expected: list[Any]) -> bool:
-    """Whether all arrays agree, in the precision of what was found."""
+    """Whether all arrays agree, in the precision of the found ones."""
     if len(found) != len(expected):
         return False
     for a, b in zip(found, expected, strict=True):
@@ -145,7 +147,7 @@ def _same(found: list[Any], expected: list[Any]) -> bool:
 
 
 def _work(connection: Any, directory: Path, seed: int, cases: list[int]) -> None:
-    """Run cases one after another; what threads print on standard error counts as a traceback too."""
+    """Run cases one after another; a traceback that a thread prints on standard error counts too."""
     bench = Bench(directory)
     screen = os.open(directory / "stderr", os.O_CREAT | os.O_RDWR | os.O_TRUNC)
     os.dup2(screen, 2)
@@ -162,7 +164,7 @@ def _work(connection: Any, directory: Path, seed: int, cases: list[int]) -> None
 
 
 def run(seed: int, cases: list[int]) -> Iterator[Result]:
-    """The results of cases, in order, whatever happens to the process that reads them."""
+    """The results of cases in order, even if the process that reads them dies or hangs."""
     context = multiprocessing.get_context("spawn")
     while cases:
         with tempfile.TemporaryDirectory() as directory:

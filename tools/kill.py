@@ -1,11 +1,11 @@
-"""Kill a training run again and again, and see that it ends bit for bit as if it had never been killed.
+"""Kill a training run repeatedly, and check that it ends bit for bit like an uninterrupted run.
 
     python tools/kill.py --kills 20 --seed 0
 
 A process trains a small sampler and saves after every step. It gets SIGKILL at a random moment, at least half of the
-times while a checkpoint is being written, and the next process resumes. At the end all arrays of the last checkpoint
-(parameters, the optimiser's state, the key, counters) and the metrics of every step that any process reported must have
-the bits of an uninterrupted run.
+time while it is writing a checkpoint, and the next process resumes. At the end all arrays of the last checkpoint
+(parameters, the optimiser's state, the key, counters) and the metrics of every step that any process reported must equal
+those of an uninterrupted run bit for bit.
 """
 
 import argparse
@@ -33,10 +33,10 @@ import popgibbs as pg
 from popgibbs.training import digest_of, read
 
 STEPS_PER_KILL = 8
-MOST_NEW_STEPS = 3  # that a process makes before it is killed
-SAVING = 0.05  # seconds that writing a checkpoint takes, about
-STARTING = 5.0  # seconds until a process has made its first step, about
-PATIENCE = 300.0  # seconds without a step after which a process is taken to hang
+MOST_NEW_STEPS = 3  # most steps that a process makes before it is killed
+SAVING = 0.05  # seconds, about the time to write a checkpoint
+STARTING = 5.0  # seconds, about the time to the first step of a process
+PATIENCE = 300.0  # seconds without a step after which a process counts as hung
 
 
 # The run that is killed -------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class Location(eqx.Module):
 
 
 def train(directory: Path, num_steps: int, metrics_file: Path) -> None:
-    """Begin the run or go on with it; write a digest of the metrics of every step."""
+    """Start or resume the run; write a digest of the metrics of every step."""
     jax.config.update("jax_disable_most_optimizations", True)  # to compile quickly
     proposal = Location(jnp.float32(0.2), jnp.float32(1.0), jnp.float32(0.5))
     sampler = pg.APG(model, data={"x": "points"}, blocks=[pg.Block("mu", proposal=proposal)])
@@ -88,7 +88,7 @@ def train(directory: Path, num_steps: int, metrics_file: Path) -> None:
 
 
 class Run:
-    """A run in a directory, by one process after another."""
+    """A run in a directory, continued by one process after another."""
 
     def __init__(self, directory: Path, num_steps: int):
         self.directory = directory
@@ -98,7 +98,7 @@ class Run:
     def start(self) -> subprocess.Popen[bytes]:
         self.num_processes += 1
         metrics = self.directory.with_suffix(f".{self.num_processes}")
-        # What one process has compiled the others take from there, because compiling would be most of their work.
+        # Processes share a compilation cache, because compiling would be most of their work.
         compiled = {
             "JAX_COMPILATION_CACHE_DIR": str(self.directory.with_name("compiled")),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -118,29 +118,29 @@ class Run:
         return max((int(name) for name in self.names() if name.isdigit()), default=0)
 
     def half_written(self) -> set[int]:
-        """The checkpoints that are being written, or were when a process was killed, by their inodes."""
+        """The inodes of checkpoints that are being written, or were when a process was killed."""
         found = set()
         for name in self.names():
-            with suppress(FileNotFoundError):  # complete in the meantime
+            with suppress(FileNotFoundError):  # completed in the meantime
                 if "orbax-checkpoint-tmp" in name:
                     found.add((self.directory / name).stat().st_ino)
         return found
 
     def metrics(self) -> dict[int, set[str]]:
-        """By step, the digests that processes reported."""
+        """The digests that processes reported, by step."""
         found: dict[int, set[str]] = {}
         for number in range(1, self.num_processes + 1):
             path = self.directory.with_suffix(f".{number}")
             text = path.read_text() if path.exists() else ""
             for line in text.splitlines(keepends=True):
-                if line.endswith("\n"):  # the last line may be cut
+                if line.endswith("\n"):  # the last line may be incomplete
                     step, digest = json.loads(line)
                     found.setdefault(step, set()).add(digest)
         return found
 
 
 def kill_once(run: Run, generator: random.Random, moment: str) -> str:
-    """Start a process and kill it at such a moment; what it was doing: "starting", "training" or "saving"."""
+    """Start a process and kill it at that moment; returns its activity: "starting", "training" or "saving"."""
     begun, left_over = run.step(), run.half_written()
     process = run.start()
     waiting_until = time.monotonic() + PATIENCE
@@ -148,7 +148,7 @@ def kill_once(run: Run, generator: random.Random, moment: str) -> str:
     def wait_for(condition: Callable[[], bool]) -> None:
         while not condition():
             if process.poll() is not None:
-                sys.exit(f"a process ended by itself, with code {process.returncode}")
+                sys.exit(f"a process ended on its own with code {process.returncode}")
             if time.monotonic() > waiting_until:
                 process.kill()
                 sys.exit(f"a process made no step in {PATIENCE:.0f} s")
@@ -170,7 +170,7 @@ def kill_once(run: Run, generator: random.Random, moment: str) -> str:
 
 
 def kill(num_kills: int, seed: int, directory: Path) -> dict[str, int]:
-    """Kill a run so many times, at least half of them while it saves; how often it was doing what."""
+    """Kill a run `num_kills` times or more, at least half of them while it saves; returns kills by activity."""
     generator = random.Random(seed)
     num_steps = STEPS_PER_KILL * num_kills
     whole, killed = Run(directory / "whole", num_steps), Run(directory / "killed", num_steps)
@@ -186,7 +186,7 @@ def kill(num_kills: int, seed: int, directory: Path) -> dict[str, int]:
 
 
 def compare(whole: Run, killed: Run) -> None:
-    """Exit with what differs, if anything does."""
+    """Exit with the differences, if there are any."""
     wanted, found = read(whole.directory), read(killed.directory)
     if wanted.step != found.step or wanted.step != whole.num_steps:
         sys.exit(f"the runs ended at steps {wanted.step} and {found.step}")
@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)  # what the processes do that are killed
+    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)  # for the processes that are killed
     arguments = parser.parse_args()
     if arguments.train:
         directory, num_steps, metrics = arguments.train

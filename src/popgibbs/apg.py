@@ -82,7 +82,7 @@ class APG:
         self.blocks = tuple(blocks)
         self.initial = initial
         self._resample = resample
-        self._resample_below = ess_threshold
+        self._ess_threshold = ess_threshold
         self._built: BuiltSampler | None = None
         if example is not None:
             self.check(example)
@@ -115,7 +115,7 @@ class APG:
         instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
         (values,) = as_instances([instance], self.axes)
         first = None if self.initial is None else self.initial.check(values)
-        return build(self.model, self.blocks, self.axes, values, self._resample, self._resample_below, first)
+        return build(self.model, self.blocks, self.axes, values, self._resample, self._ess_threshold, first)
 
     def _check_padding(self, sampler: BuiltSampler, is_padded: bool, instances: Sequence[Values]) -> None:
         """Raise if padding would change a result."""
@@ -159,7 +159,7 @@ class APG:
             blocks=blocks,
             initial=initial,
             resample=self._resample,
-            ess_threshold=self._resample_below,
+            ess_threshold=self._ess_threshold,
         )
 
     def like(self, built: BuiltSampler) -> "APG":

@@ -109,6 +109,8 @@ def test_ffts_are_named_for_the_versions_in_which_they_wait(monkeypatch):
     assert found(both, jnp.ones(4)) == {"cholesky"}
     monkeypatch.setattr(lapack, "_jaxlib", lambda: (0, 11, 1))
     assert found(both, jnp.ones(4)) == {"fft"}
+    monkeypatch.setattr(lapack, "_jaxlib", lambda: (0, 9, 2))
+    assert found(both, jnp.ones(4)) == set()
 
 
 # Samplers ---------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and that bad input changes nothing."""
+"""The command line: its output, its exit codes, and that bad input changes nothing."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def run(monkeypatch, capsys):
 
 @pytest.fixture(autouse=True, scope="module")
 def one_build_each():
-    """Samplers are built once a variant: checking them anew at every call is slow and shows nothing more."""
+    """Build one sampler per variant: checking it again at every call is slow and tests nothing more."""
     built = {}
 
     def once(build):
@@ -110,7 +110,7 @@ def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data,
     assert code == 0, err
     assert run("train", "gmm", "--out", out, "--steps", 3)[0] == 1  # never overwrites a run
     code, _, err = run("train", "gmm", "--out", out, "--steps", 3, "--step", 2)
-    assert (code, "--step 2 is for a run that is resumed; add --resume" in err) == (1, True)
+    assert (code, "--step 2 selects the checkpoint to resume from; add --resume" in err) == (1, True)
     code, text, err = run("train", "gmm", "--out", out, "--resume")
     assert (code, "already complete" in text) == (0, True), err
     code, _, err = run("train", "gmm", "--out", out, "--resume", "--steps", 9)
@@ -129,7 +129,7 @@ def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data,
     assert (code, "alone exists already" in err) == (1, True)
 
 
-def test_a_damaged_checkpoint_is_told_in_one_sentence_and_replaced(run, data, tmp_path):
+def test_a_damaged_checkpoint_is_reported_in_one_sentence_and_an_older_one_used(run, data, tmp_path):
     out = tmp_path / "run"
     for _ in range(2):
         sampler = GMM.build(GMM.default, jax.random.key(0), GMM.size)
@@ -140,9 +140,9 @@ def test_a_damaged_checkpoint_is_told_in_one_sentence_and_replaced(run, data, tm
             warnings.simplefilter("always")
             code, _, err = run(*command)
         assert code == 0
-        (told,) = err.strip().splitlines()
-        assert told.startswith("popgibbs: the checkpoint")
-        assert told.endswith("/run/0 is used instead")
+        (warning,) = err.strip().splitlines()
+        assert warning.startswith("popgibbs: the checkpoint")
+        assert warning.endswith("/run/0 is used instead")
     (out / "0" / "about" / "metadata").write_text("{")
     sampled = ["sample", out, data, "--out", tmp_path / "p.nc"]
     for command in (["show", out], sampled, ["export", out, "--out", "x"]):
@@ -171,7 +171,7 @@ BAD_DATA = {
 
 
 @pytest.mark.parametrize("sentence", BAD_DATA)
-def test_bad_data_is_told_in_one_sentence_and_changes_nothing(run, tmp_path, sentence):
+def test_bad_data_is_reported_in_one_sentence_and_changes_nothing(run, tmp_path, sentence):
     out = tmp_path / "posterior.nc"
     out.write_text("mine")
     code, text, err = run("sample", "gmm", BAD_DATA[sentence](tmp_path / "bad.npz"), "--out", out)
@@ -201,10 +201,11 @@ def test_bad_data_is_told_in_one_sentence_and_changes_nothing(run, tmp_path, sen
         (["evaluate", "gmm", "--points", "few"], "--points takes a whole number of at least 1, not 'few'"),
         (["evaluate", "gmm", "--points"], "--points takes a whole number of at least 1"),
         (["evaluate", "gmm", "--size", "points=0"], "--points takes a whole number of at least 1, not '0'"),
+        (["evaluate", "bmnist", "--videos", "1"], "--videos must be at least 2"),
         (["evaluate", "bmnist", "--digits", "10"], "there can be at most 9"),
     ],
 )
-def test_a_wrong_argument_is_told_in_one_sentence(run, tmp_path, monkeypatch, arguments, sentence):
+def test_a_wrong_argument_is_reported_in_one_sentence(run, tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
     code, _, err = run(*arguments)
     assert code == 1
@@ -228,7 +229,7 @@ def test_an_unwritable_output_folder_is_named(run, data):
     ("shape", "sentence"),
     [((2, 5, 3), "shape (points, 2)"), ((2, 3, 2), "3 points, fewer than the mixture's 4 clusters")],
 )
-def test_instances_that_the_deep_mixture_cannot_take_are_told_in_one_sentence(run, tmp_path, shape, sentence):
+def test_instances_that_do_not_fit_the_deep_mixture_are_reported_in_one_sentence(run, tmp_path, shape, sentence):
     out = tmp_path / "posterior.nc"
     code, text, err = run("sample", "dmm", _npz(tmp_path / "bad.npz", x=np.zeros(shape)), "--out", out)
     assert (code, text, out.exists()) == (1, "", False)
@@ -252,13 +253,13 @@ def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "sentence"),
     [
         (["train", "gmm"], "stopped after step 3; continue with --resume"),
-        (["reproduce", "gmm"], "stopped after step 3; the same command continues from there"),
+        (["reproduce", "gmm"], "stopped after step 3; run the same command again to continue"),
     ],
 )
-def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
+def test_stopping_says_how_to_continue(run, monkeypatch, tmp_path, command, sentence):
     (tmp_path / "run" / "3").mkdir(parents=True)
 
     def stop(*_, **__):
@@ -268,7 +269,7 @@ def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
     monkeypatch.setattr("popgibbs.paper.reproduction.reproduce", stop)
     code, _, err = run(*command, "--out", tmp_path / "run")
     assert code == 130
-    assert told in err
+    assert sentence in err
 
 
 # Signals and the order of checks ----------------------------------------------------------------------------------------
@@ -277,28 +278,28 @@ def test_stopping_says_how_to_go_on(run, monkeypatch, tmp_path, command, told):
 def signalled(number):
     def send(*_, **__):
         os.kill(os.getpid(), number)
-        time.sleep(10)  # which the signal cuts short
+        time.sleep(10)  # the signal interrupts it
 
     return send
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "sentence"),
     [
         ("sample", "stopped; nothing was written"),
         ("evaluate", "stopped; the evaluation was not finished"),
         ("train", "stopped; nothing was saved yet"),
     ],
 )
-def test_a_signal_is_told_in_one_sentence(run, monkeypatch, data, tmp_path, command, told, number, code):
+def test_a_signal_is_reported_in_one_sentence(run, monkeypatch, data, tmp_path, command, sentence, number, code):
     out = tmp_path / "out"
     arguments = {"sample": ["gmm", data, "--out", out], "evaluate": ["gmm"], "train": ["gmm", "--out", out]}
     monkeypatch.setattr(APG, "sample", signalled(number))
     monkeypatch.setattr(type(GMM), "fit", signalled(number))
     before = signal.getsignal(signal.SIGTERM)
     found, text, err = run(command, *arguments[command])
-    assert (found, text, err.strip()) == (code, "", told)
+    assert (found, text, err.strip()) == (code, "", sentence)
     assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
     assert signal.getsignal(signal.SIGTERM) is before
 

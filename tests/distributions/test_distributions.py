@@ -14,7 +14,7 @@ from popgibbs.distributions import normals as distributions
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 WRITTEN_OUT, AS_A_LOOP = 4, distributions.WRITTEN_OUT + 2
-CLOSE = {"rtol": 2e-3, "atol": 2e-4}  # single precision, and conditions of about a hundred
+CLOSE = {"rtol": 2e-3, "atol": 2e-4}  # single precision, and condition numbers of about a hundred
 
 
 def problem(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -29,7 +29,7 @@ def definite(roots, xp=np):
 
 
 def given_by(parameter: str, matrices: np.ndarray) -> np.ndarray:
-    """The covariances that a parameter with these matrices, or their Cholesky factors, stands for."""
+    """The covariances of a Normal whose parameter is these matrices, or their Cholesky factors."""
     return np.linalg.inv(matrices) if parameter == "precision_matrix" else matrices
 
 
@@ -65,7 +65,7 @@ def test_factors_and_solutions_are_those_of_lapack(size):
 
 
 @pytest.mark.parametrize("size", [WRITTEN_OUT, AS_A_LOOP])
-def test_a_matrix_that_is_not_positive_definite_has_no_density(size):
+def test_a_matrix_that_is_not_positive_definite_gives_nan(size):
     matrices = np.stack([np.eye(size), np.eye(size)])
     matrices[1, -1, -1] = -1
 
@@ -149,7 +149,7 @@ def test_it_is_vectorised_like_numpyros():
 
 
 @pytest.mark.parametrize("parameters", [{}, {"covariance_matrix": np.eye(2), "scale_tril": np.eye(2)}])
-def test_one_matrix_is_needed(parameters):
+def test_exactly_one_matrix_is_needed(parameters):
     with pytest.raises(ValueError, match="needs one of covariance_matrix, precision_matrix and scale_tril"):
         pg.distributions.MultivariateNormal(0.0, **parameters)
 

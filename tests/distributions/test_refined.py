@@ -1,4 +1,4 @@
-"""RefinedGuess proposals: draws and densities of what was refined, lessons for the guess."""
+"""`RefinedGuess`: draws and densities of the refined distribution, gradients for the guess."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ VALUE = jnp.array([0.3, -1.2])
 
 
 def proposal(guess, log_scale):
-    """A Normal around 1, wherever the guess is, as steps that find a mode make it."""
-    forgotten = 1.0 + 0.0 * guess
-    return RefinedGuess(dist.Normal(forgotten, jnp.exp(log_scale)).to_event(1), dist.Normal(guess, 2.0).to_event(1))
+    """A Normal around 1 for any guess, as if optimisation had found the mode 1."""
+    mode = 1.0 + 0.0 * guess
+    return RefinedGuess(dist.Normal(mode, jnp.exp(log_scale)).to_event(1), dist.Normal(guess, 2.0).to_event(1))
 
 
 def test_draws_and_densities_are_those_of_the_refined_distribution():
@@ -32,7 +32,7 @@ def test_the_guess_learns_as_if_it_had_proposed_the_value_itself():
 
 
 def test_the_value_gets_the_gradient_of_the_refined_density_alone():
-    """So that proposals that draw by reparametrisation, or Langevin steps, see the density as it is."""
+    """Reparametrised draws and Langevin steps then see the true density."""
     ours = jax.grad(lambda value: proposal(jnp.zeros(2), 0.5).log_prob(value))(VALUE)
     alone = jax.grad(lambda value: dist.Normal(jnp.ones(2), jnp.exp(0.5)).to_event(1).log_prob(value))(VALUE)
     np.testing.assert_allclose(ours, alone)

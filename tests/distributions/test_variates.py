@@ -1,4 +1,4 @@
-"""Beta variates and densities: the law, the density where float32 is short of digits, and its slope."""
+"""Beta variates and densities: the law, the density at large concentrations in float32, and its gradient."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def test_draws_do_not_depend_on_the_elements_that_follow():
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_the_log_density_keeps_its_digits_at_large_concentrations(a, b):
-    """The error is that of rounding x itself, one part in 2²⁴, which a concentration multiplies."""
+    """The error is that of rounding x itself, one part in 2²⁴, times the concentration."""
     draws = np.random.default_rng(0).beta(a, b, 500).astype(np.float32)
     x = np.clip(draws, np.finfo(np.float32).tiny, 1 - np.finfo(np.float32).epsneg)
     exact = stats.beta(a, b).logpdf(x.astype(float))
@@ -51,7 +51,7 @@ def test_the_log_density_keeps_its_digits_at_large_concentrations(a, b):
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_the_slope_of_the_log_density_in_the_concentrations(a, b):
+def test_the_gradient_of_the_log_density_in_the_concentrations(a, b):
     x = 0.3 if a < 100 else a / (a + b)
     found = jax.grad(lambda pair: ManyBeta(*pair).log_prob(x))((a, b))
     total = special.psi(a + b)
@@ -59,7 +59,7 @@ def test_the_slope_of_the_log_density_in_the_concentrations(a, b):
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-6)
 
 
-def test_the_rest_of_stirlings_formula_and_its_slope():
+def test_the_error_of_stirlings_formula_and_its_derivative():
     x = np.exp(np.linspace(-6, 9, 200))
     rest = special.gammaln(x) - ((x - 0.5) * np.log(x) - x + 0.5 * np.log(2 * np.pi))
     np.testing.assert_allclose(stirling_rest(jnp.asarray(x, jnp.float32)), rest, rtol=5e-5)
@@ -67,7 +67,7 @@ def test_the_rest_of_stirlings_formula_and_its_slope():
     np.testing.assert_allclose(slope, special.psi(x) - np.log(x) + 0.5 / x, rtol=5e-5)
 
 
-def test_values_at_the_edges_have_finite_density_and_slope():
+def test_values_at_the_edges_have_finite_density_and_gradient():
     for x in (0.0, 1.0):
         value, slope = jax.value_and_grad(lambda a, x=x: ManyBeta(a, 2.0).log_prob(x))(3.0)
         assert np.isfinite(value)

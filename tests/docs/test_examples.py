@@ -79,7 +79,7 @@ def test_examples_run(name: str, shared: dict[str, Any], tmp_path, monkeypatch):
 def test_exported_names_are_documented(name: str):
     value = NAMES[name]
     text = inspect.getdoc(value) or ""
-    assert re.search(r"^Examples?:$", text, flags=re.MULTILINE), f"the docstring of {name} has no example"
+    assert re.search(r"^Examples:$", text, flags=re.MULTILINE), f"the docstring of {name} has no example"
     assert ">>> " in text, f"the example of {name} does not run"
     if has_parameters(value):
         assert "Args:\n" in text or "Attributes:\n" in text, f"the docstring of {name} does not describe its arguments"

@@ -1,4 +1,4 @@
-"""Baselines: other samplers of the same model, and how they are compared."""
+"""Baselines: other samplers of the same model, and their comparison."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ def mixture(quick_compilation) -> pg.APG:
 # Bootstrapped population Gibbs ------------------------------------------------------------------------------------------
 
 
-def test_the_prior_takes_the_place_of_proposals_and_moves_stay(mixture):
+def test_the_prior_replaces_proposals_and_moves_stay(mixture):
     everywhere, somewhere = pg.with_prior_proposals(mixture), pg.with_prior_proposals(mixture, "mu")
     assert [type(block.kernel).__name__ for block in everywhere.blocks] == ["Prior", "Prior"]
     assert [type(block.kernel).__name__ for block in somewhere.blocks] == ["Prior", "Programmed"]
@@ -55,7 +55,7 @@ def first_child(data, latents, model):
 
 
 def test_blocks_need_not_be_in_the_order_of_the_model():
-    """With its blocks turned around, a chain cannot draw them from the prior one after the other."""
+    """With its blocks reversed, a chain cannot draw them from the prior one after the other."""
     blocks = [pg.Block("b", proposal=first_child), pg.Block("a", proposal=pg.Prior())]
     turned = pg.APG(chain, data={"x": "points"}, blocks=blocks)
     assert np.isfinite(
@@ -74,7 +74,7 @@ def test_other_blocks_start_as_before(mixture):
 
 
 @pytest.mark.parametrize("summed", [True, False], ids=["labels summed out", "labels given"])
-def test_hmc_begins_with_the_samples_of_the_other_sampler(mixture, summed):
+def test_hmc_starts_from_the_samples_of_the_other_sampler(mixture, summed):
     moved = pg.hmc_rws(mixture, step_size=0.5, num_steps=3, sum_out_finite=summed)
     assert [block.name for block in moved.blocks] == (["mu,c"] if summed else ["mu", "c"])
     theirs = mixture.sample(KEY, INSTANCES, num_sweeps=0, num_particles=4)
@@ -83,7 +83,7 @@ def test_hmc_begins_with_the_samples_of_the_other_sampler(mixture, summed):
     assert np.all(ours.acceptance[:, :, 1:, 0] > 0)
 
 
-def test_a_tuned_step_size_is_accepted_as_often_as_asked(mixture):
+def test_a_tuned_step_size_reaches_the_requested_acceptance(mixture):
     moved = pg.tune_step_size(pg.hmc_rws(mixture, step_size=1.0, num_steps=3), KEY, INSTANCES, acceptance=0.7)
     posterior = moved.sample(jax.random.key(1), INSTANCES, num_sweeps=20, num_particles=20)
     assert abs(posterior.acceptance[:, :, 5:, 0].mean() - 0.7) < 0.1
@@ -95,7 +95,7 @@ def endless(x):
         numpyro.sample("x", dist.Normal(n, 1.0), obs=x)
 
 
-def test_hmc_says_what_it_cannot_move():
+def test_hmc_names_the_sites_that_it_cannot_move():
     apg = pg.APG(endless, data={"x": "points"}, blocks=[pg.Block("n", proposal=pg.Prior())], example={"x": X})
     with pytest.raises(ValueError, match=r"discrete sites to be finite; \['n'\] are not"):
         pg.hmc_rws(apg, step_size=1.0, num_steps=1)

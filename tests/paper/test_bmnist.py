@@ -1,4 +1,4 @@
-"""Bouncing digits: translation and correlation against slow and plain code, and the simulator."""
+"""Bouncing digits: translation and correlation against slow, simple code, and the simulator."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ FRAME = GENERATOR.uniform(size=(CANVAS, CANVAS)).astype(np.float32)
 
 
 def placed(image: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """By SciPy: an image in the corner of a canvas, moved with linear interpolation."""
+    """An image placed on a canvas by SciPy's shift with linear interpolation."""
     canvas = np.zeros((CANVAS + 2 * DIGIT,) * 2)
     canvas[DIGIT : 2 * DIGIT, DIGIT : 2 * DIGIT] = image
     horizontal, vertical = (np.asarray(position) + 1) / 2 * RANGE
@@ -49,7 +49,7 @@ def test_a_frame_is_the_clipped_sum_of_its_digits():
     np.testing.assert_allclose(compose(jnp.asarray(IMAGES), jnp.asarray(where)), expected, atol=2e-5)
 
 
-def test_a_crop_gets_back_what_was_placed():
+def test_a_crop_recovers_the_placed_image():
     for position in to_position(jnp.array([[0.0, 0.0], [68.0, 5.0], [31.0, 60.0]])):
         frame = compose(jnp.asarray(IMAGES[:1]), position[None])
         np.testing.assert_allclose(crop(frame, position), IMAGES[0], atol=2e-5)
@@ -65,7 +65,7 @@ def test_maps_are_correlations_and_peak_where_the_template_is():
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_taking_out_a_placed_digit_is_subtracting_it_from_the_frame(stride):
+def test_removing_a_digit_from_the_map_is_subtracting_it_from_the_frame(stride):
     position = to_position(jnp.array([31.0, 52.5]) if stride == 1 else jnp.array([30.0, 52.0]))
     frame = compose(jnp.asarray(IMAGES[:1]), position[None])
     templates = jnp.asarray(IMAGES)
@@ -88,7 +88,7 @@ def test_a_stride_keeps_the_units_of_the_map():
 
 
 def test_digits_move_straight_ahead_and_bounce_off_the_edges():
-    """Step by step, each axis is reflected where it would leave."""
+    """At every step, an axis is reflected where it would leave the canvas."""
     (data, truth) = simulate(jax.random.key(1), jnp.asarray(255 * IMAGES), num_digits=2, num_frames=50)
     where = np.asarray(truth["where"])
     assert data["frames"].shape == (50, CANVAS, CANVAS)

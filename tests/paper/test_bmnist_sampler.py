@@ -1,4 +1,4 @@
-"""Bouncing digits: what proposals find on their own, the error of reconstructions, pictures, what does not fit."""
+"""Bouncing digits: what each proposal finds, the error of reconstructions, pictures, and input that does not fit."""
 
 import sys
 from functools import partial
@@ -11,9 +11,9 @@ import pytest
 from numpyro.handlers import seed, trace
 
 from popgibbs.data import Data, complete
-from popgibbs.paper import bmnist
-from popgibbs.paper.bmnist import BMNIST, check, check_size, mean_digit
+from popgibbs.paper.bmnist import BMNIST, experiment
 from popgibbs.paper.bmnist.data import Digits, digits
+from popgibbs.paper.bmnist.experiment import check, check_size, mean_digit
 from popgibbs.paper.bmnist.images import CANVAS, DIGIT, RANGE, compose, crop, moved, places, to_position
 from popgibbs.paper.bmnist.model import CODE, BouncingDigits
 from popgibbs.paper.bmnist.proposals import PaperHead, PaperWhat, SoftArgmax, View, What, _as_far_as_it_helps
@@ -28,7 +28,7 @@ MEAN = jnp.asarray(mean_digit())
 
 
 def blob(across: float, down: float) -> np.ndarray:
-    """A bright spot, as an image of a digit whose place can be told exactly."""
+    """A bright spot, as the image of a digit that can be located exactly."""
     rows, columns = np.mgrid[:DIGIT, :DIGIT]
     return np.exp(-((columns - across) ** 2) / 8 - (rows - down) ** 2 / 18).astype(np.float32)
 
@@ -36,7 +36,7 @@ def blob(across: float, down: float) -> np.ndarray:
 # Proposals --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_known_image_is_found_to_a_fraction_of_a_pixel_beside_one_that_is_taken_out():
+def test_a_known_image_is_found_to_a_fraction_of_a_pixel_next_to_one_that_is_subtracted():
     images = jnp.asarray(np.stack([blob(10, 14), blob(16, 12)]))
     where = jnp.array([[0.2, -0.3], [0.3, -0.35]])  # they overlap
     frame = compose(images, where)
@@ -57,7 +57,7 @@ def test_a_known_image_is_found_to_a_fraction_of_a_pixel_beside_one_that_is_take
 
 @eqx.filter_jit
 def proposed_codes(what, data, where, model):
-    """Of every digit: the mean of its code's proposal, and the precision."""
+    """The mean and the precision of each digit's proposed code."""
     proposal = trace(seed(what, KEY)).get_trace(data, {"where": where}, model)["what"]["fn"]
     if isinstance(what, What):
         parts = [proposal._part([None] * digit).refined for digit in range(model.num_digits)]
@@ -78,7 +78,7 @@ def test_codes_are_proposed_at_the_mode_with_the_curvature_of_the_posterior(corn
     where = to_position(jnp.array(corners))
     num_digits = where.shape[1]
     model = BouncingDigits(num_digits, MEAN, key=KEY)
-    # A decoder for which expected and actual curvature are the same, and steps converge.
+    # A decoder for which expected and actual curvature agree, so that the steps converge.
     linear = eqx.nn.Linear(CODE, DIGIT**2, key=KEY)
     model = eqx.tree_at(lambda m: m.decoder, model, eqx.nn.Sequential([linear]))
     # Dark images, so that no sum of them is clipped.
@@ -93,7 +93,7 @@ def test_codes_are_proposed_at_the_mode_with_the_curvature_of_the_posterior(corn
         shown = jax.vmap(lambda positions, frame: model.emission(positions, model.decode(codes)).log_prob(frame))
         return jnp.sum(shown(where, frames)) - 0.5 * jnp.sum(codes**2)
 
-    # Newton's step from the mean of the proposal is a third of a standard deviation at most.
+    # Newton's step from the mean of the proposal is at most a third of a standard deviation.
     gradient = jax.jit(jax.grad(log_joint))(loc)
     for pull, of_digit in zip(gradient, precision, strict=True):
         assert float(pull @ jnp.linalg.solve(of_digit, pull)) < 0.1 * CODE
@@ -101,21 +101,21 @@ def test_codes_are_proposed_at_the_mode_with_the_curvature_of_the_posterior(corn
     for digit in range(num_digits):
         exact = curvature[digit, :, digit]
         assert jnp.trace(exact) > 3 * CODE  # the likelihood outweighs the prior
-        # What lies between pixels or under another digit is known less well than the proposal has it.
+        # The proposal may overstate the precision between pixels and under another digit.
         assert jnp.trace(exact) < 1.05 * jnp.trace(precision[digit])
         if num_digits == 1 and corners[0][0][0] == 17.0:
             np.testing.assert_allclose(precision[digit], exact, atol=0.03 * float(exact.max()))
 
 
 @pytest.mark.parametrize(("step", "end"), [(1.0, 1.0), (4.0, 1.0), (2.5, 1.25), (-3.0, 0.0)])
-def test_a_step_towards_a_crop_goes_as_far_as_it_helps(step, end):
-    """Of one, half, a quarter, a tenth of it and none, to where it is highest, which is nearest to 1."""
+def test_a_step_towards_a_crop_stops_at_the_best_fraction(step, end):
+    """Of the whole step, a half, a quarter, a tenth and none, the one that ends nearest to the maximum at 1."""
     found = _as_far_as_it_helps(lambda code, seen: -jnp.sum((code - seen) ** 2), jnp.zeros(1), jnp.array([step]), 1.0)
     assert found == pytest.approx(end)
 
 
 @pytest.mark.parametrize("kind", [What, PaperWhat, partial(PaperWhat, pool=pool)], ids=["steps", "mean", "sum"])
-def test_padded_frames_say_nothing_about_codes(kind):
+def test_padded_frames_do_not_affect_codes(kind):
     model, what = BouncingDigits(2, MEAN, key=KEY), kind(key=jax.random.key(1))
     frames, where = np.random.default_rng(0).uniform(size=(4, CANVAS, CANVAS)), jnp.zeros((4, 2, 2))
 
@@ -133,7 +133,7 @@ def test_padded_frames_say_nothing_about_codes(kind):
 
 @pytest.mark.parametrize("nearer", [0, 1])
 def test_of_two_equal_peaks_one_is_proposed_and_not_their_mean(nearer):
-    """The one that is a little nearer to where the digit is in the frame before."""
+    """The proposed peak is the one a little nearer to the digit's place in the previous frame."""
     axis = places(2)
     peaks = axis[[[9, 17], [24, 22]]]  # horizontal, vertical
     away = [(axis - down)[:, None] ** 2 + (axis - right) ** 2 for right, down in peaks]
@@ -155,7 +155,7 @@ def test_the_papers_head_reads_the_whole_map():
     assert not np.allclose(proposals[0].mean, proposals[1].mean)
 
 
-# The whole --------------------------------------------------------------------------------------------------------------
+# Evaluation -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def evaluated(quick_compilation):
     size = {"digits": 1, "frames": 3}
     apg = BMNIST.build("default", KEY, size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bmnist, "digits", lambda: Digits(image, image))
+        patch.setattr(experiment, "digits", lambda: Digits(image, image))
         budget = {"num_sweeps": 2, "num_particles": 3, "num_populations": 1}
         result, posterior = evaluate(BMNIST, apg, num_instances=2, size=size, seed=1, **budget)
         instances, _ = held_out(BMNIST, 1, 2, size)
@@ -221,7 +221,7 @@ def test_a_strip_of_a_long_video_spans_all_of_it():
     assert (titles[0], titles[-1]) == ("t=1", "t=100")
 
 
-# What does not fit ------------------------------------------------------------------------------------------------------
+# Input that does not fit ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -229,16 +229,16 @@ def test_a_strip_of_a_long_video_spans_all_of_it():
     [
         (np.zeros((4, 64, 64)), r"data.npz: 'frames' has shape \(4, 64, 64\); a video has shape \(frames, 96, 96\)"),
         (np.zeros((CANVAS, CANVAS)), "a video has shape"),
-        (np.full((2, CANVAS, CANVAS), 255.0), "has values from 255 to 255; pixels lie between 0 and 1"),
-        (np.full((2, CANVAS, CANVAS), np.nan), "pixels lie between 0 and 1"),
+        (np.full((2, CANVAS, CANVAS), 255.0), "has values from 255 to 255; pixels must be between 0 and 1"),
+        (np.full((2, CANVAS, CANVAS), np.nan), "pixels must be between 0 and 1"),
     ],
 )
-def test_a_video_that_does_not_fit_is_told_of(frames, sentence):
+def test_a_video_that_does_not_fit_is_refused(frames, sentence):
     with pytest.raises(ValueError, match=sentence):
         check({"frames": frames}, "data.npz")
 
 
-def test_sizes_that_do_not_fit_are_told_of():
+def test_sizes_that_do_not_fit_are_refused():
     check_size({"digits": 9, "frames": 1})
     with pytest.raises(ValueError, match=r"10 digits of 28×28 pixels do not fit side by side into 96×96: .* at most 9"):
         BMNIST.sized(BMNIST.size, digits=10)

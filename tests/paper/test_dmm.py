@@ -1,4 +1,4 @@
-"""The deep mixture: its data, the proposals that see the decoder, and the measures of what was learned."""
+"""The deep mixture: its data, the proposals that see the decoder, and the measures of the learned curve."""
 
 from itertools import permutations
 
@@ -10,8 +10,9 @@ import pytest
 
 from oracles import assert_mean
 from popgibbs.model import ProposalData
-from popgibbs.paper.dmm import DMM, check
+from popgibbs.paper.dmm import DMM
 from popgibbs.paper.dmm.data import RADIUS, ring, simulate
+from popgibbs.paper.dmm.experiment import check
 from popgibbs.paper.dmm.measures import best_agreement, clear_points
 from popgibbs.paper.dmm.model import CENTRE_SCALE, NOISE, DeepMixture
 from popgibbs.paper.dmm.proposals import Centres, seeds
@@ -21,11 +22,11 @@ KEY = jax.random.key(4)
 RING = DeepMixture(ring)
 
 
-def complete(x: jax.Array) -> Data:
+def complete(x: jax.Array) -> ProposalData:
     return ProposalData({"x": x}, {"points": jnp.ones(x.shape[0], bool)})
 
 
-def test_points_lie_about_four_rings_with_as_many_points_each():
+def test_points_are_spread_equally_over_four_rings():
     instance, truth = simulate(KEY, 400)
     radius = np.linalg.norm(instance["x"] - truth["mu"][truth["c"]], axis=-1)
     np.testing.assert_array_equal(np.bincount(truth["c"]), [100] * 4)
@@ -40,13 +41,13 @@ def default():
 
 
 def test_the_log_joint_at_the_generating_latents_is_the_known_one(default):
-    """+50.3 at N=200 by the simulation of 20,000 instances."""
+    """It is +50.3 at N=200, by a simulation of 20,000 instances."""
     instances, truth = held_out(DMM, 3, 400, {"points": 200})
     assert_mean(log_joint_at(DMM, default, instances, truth), 50.3)
 
 
 def test_the_update_of_the_centres_is_their_exact_conditional():
-    """Unless its scale is learned otherwise: p(μ | x, c, h) is Normal, cluster by cluster."""
+    """Before its scale is trained: p(μ | x, c, h) is Normal for each cluster."""
     instance, truth = simulate(KEY, 40)
     with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
         Centres()(complete(instance["x"]), truth, RING)
@@ -63,8 +64,8 @@ def nearest_centres(x: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
         return seeds(ProposalData({"x": x}, {"points": mask}), RING)
 
 
-def test_seeds_lie_at_the_centres_of_the_rings():
-    """Of the eight best-explained instances out of ten, each true centre has a seed within a fifth of the radius."""
+def test_seeds_are_at_the_centres_of_the_rings():
+    """In eight of ten instances, some draw has a seed within a fifth of the radius of every true centre."""
     keys = jax.random.split(KEY, 10)
     instances, truth = jax.vmap(lambda key: simulate(key, 200))(keys)
     mask = jnp.ones((10, 200), bool)
@@ -75,7 +76,7 @@ def test_seeds_lie_at_the_centres_of_the_rings():
     assert np.sort(worst)[7] < 0.2 * RADIUS
 
 
-def test_padded_points_have_no_part_in_the_seeds():
+def test_padded_points_do_not_affect_the_seeds():
     x = simulate(KEY, 60)[0]["x"]
     padded = jnp.concatenate([x, jnp.full((20, 2), 50.0)])
     whole = nearest_centres(x, jnp.ones(60, bool), KEY)
@@ -92,7 +93,7 @@ def test_labels_are_compared_after_the_best_renaming():
 
 def test_a_point_is_clear_if_no_other_ring_is_near():
     truth = {"mu": np.array([[0.0, 0.0], [4.2, 0.0], [20.0, 0.0], [40.0, 0.0]]), "c": np.array([0, 0, 1])}
-    x = np.array([[2.0, 0.0], [-2.0, 0.0], [6.2, 0.0]])  # the first lies 0.2 from the second ring
+    x = np.array([[2.0, 0.0], [-2.0, 0.0], [6.2, 0.0]])  # the first is 0.2 from the second ring
     np.testing.assert_array_equal(clear_points(x, truth), [False, True, True])
 
 

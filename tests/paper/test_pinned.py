@@ -1,6 +1,6 @@
-"""The shipped samplers give the digits that they gave when they were shipped.
+"""The shipped samplers reproduce pinned results.
 
-A change that is not meant to change numbers must leave these as they are. They are pinned to five digits, because
+A change that is not meant to change numbers must pass with these unchanged. They are pinned to five digits, because
 rounding differs between processors.
 """
 
@@ -20,7 +20,7 @@ from popgibbs.paper.tables import evaluate
 
 
 def video(key, digits, frames):
-    """Of two images that are in the package, so that no data are needed."""
+    """A video of two images that are in the package, so that no download is needed."""
     images = np.stack([mean_digit(), mean_digit().T]) * 255
     return simulate(key, jnp.asarray(images.astype(np.uint8)), digits, frames)
 

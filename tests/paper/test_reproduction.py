@@ -1,4 +1,4 @@
-"""The paper by one call: what was measured is kept, tables hold the paper's numbers, bad directories change nothing."""
+"""The paper in one call: measurements are kept, tables have the paper's numbers, bad directories are refused."""
 
 import json
 
@@ -14,7 +14,7 @@ from popgibbs.evaluation import matched
 from popgibbs.paper import reproduction
 from popgibbs.paper.bmnist import study as bmnist
 from popgibbs.paper.dmm import study as dmm
-from popgibbs.paper.experiment import Drawing, Experiment, Training, Variant
+from popgibbs.paper.experiment import Experiment, MixtureDrawing, Training, Variant
 from popgibbs.paper.gmm import study as gmm
 from popgibbs.paper.reproduction import methods
 from popgibbs.paper.reproduction.pages import LABELS, overview_table, page
@@ -40,7 +40,7 @@ def methods_of_toy(samplers, moved, *, num_sweeps, num_particles):
 
 def draw(model, instance, sample):
     points = np.stack([instance["x"], np.zeros_like(instance["x"])], axis=-1)
-    return Drawing(points, np.zeros(len(points), int), np.zeros((1, 2)), np.zeros((1, 2, 2)))
+    return MixtureDrawing(points, np.zeros(len(points), int), np.zeros((1, 2)), np.zeros((1, 2, 2)))
 
 
 SIZE = {"points": 3}
@@ -49,7 +49,7 @@ TRAINING = Training(num_steps=2, learning_rate=0.1, num_sweeps=1, num_particles=
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """The paper's comparisons on the smallest model there is, whose samplers do not come with the package."""
+    """The paper's comparisons on a model with one latent, whose samplers are not in the package."""
     experiment = Experiment(
         name="toy",
         about="a number behind all points",
@@ -123,12 +123,12 @@ def test_a_setting_may_be_measured_with_some_methods_only(study, tmp_path):
     store = Store(tmp_path / "a", {})
     work = Work(study, study.presets["tiny"], store, 1, Console(quiet=True))
     assert list(methods.methods_of(work, dict.fromkeys(study.variants, located_sampler()), setting)) == ["RWS"]
-    assert not (tmp_path / "a" / "measured").exists()  # no step size is looked for
+    assert not (tmp_path / "a" / "measured").exists()  # no step size was tuned
 
 
 @pytest.fixture(scope="module")
 def measured(study, tmp_path_factory):
-    """A directory with a whole, tiny reproduction."""
+    """A directory with a complete, tiny reproduction."""
     directory = tmp_path_factory.mktemp("reproduced") / "toy"
     reproduction.reproduce(study, "tiny", directory, seed=1, console=Console(quiet=True))
     return directory
@@ -170,7 +170,7 @@ def test_budgets_are_matched(results):
     assert results["learning"]["by_k"]["2"].keys() == {"1", "2", "3"}
 
 
-def test_numbers_come_with_what_is_behind_them(results):
+def test_results_record_seed_machine_and_samplers(results):
     assert results["seed"] == 1
     assert results["machine"]["cores"] >= 1
     assert "jax" in results["machine"]["versions"]
@@ -183,12 +183,12 @@ def test_figures_are_written(measured, results):
     assert all((measured / name).stat().st_size > 1000 for name in results["figures"])
 
 
-def test_what_was_measured_is_not_measured_again(study, measured, results, monkeypatch):
+def test_nothing_is_measured_twice(study, measured, results, monkeypatch):
     def fail(*_, **__):
         raise AssertionError("measured twice")
 
     monkeypatch.setattr(methods, "run", fail)
-    monkeypatch.setattr(methods, "tuned", fail)
+    monkeypatch.setattr(methods, "tune_step_size", fail)
     monkeypatch.setattr(reproduction, "draw_samples", fail)
     reproduction.reproduce(study, "tiny", measured, seed=1, console=Console(quiet=True))
     assert json.loads((measured / "results.json").read_text()) == results
@@ -204,7 +204,7 @@ def test_the_page_has_the_papers_numbers_the_limit_and_both_orders(results):
     assert ("RWS differs: it is made up." in text) == ("best first: APG > RWS" in text)
 
 
-def test_the_overview_has_a_column_a_setting_with_the_papers_numbers_in_brackets(results):
+def test_the_overview_has_one_column_per_setting_with_the_papers_numbers_in_brackets(results):
     (small,) = results["settings"]
     large = {**small, "label": "6 points", "instances": 2000, "limit": None}
     both = {**results, "settings": [small, large], "limits": {"log_joint": {"6 points": -9.0}}}
@@ -220,23 +220,23 @@ def test_the_overview_has_a_column_a_setting_with_the_papers_numbers_in_brackets
     assert overview_table(both, "log_joint") in page(both)
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path):
+def test_a_directory_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds something else; choose another directory"):
+    with pytest.raises(ValueError, match="holds other files; choose another directory"):
         Store(tmp_path, {"seed": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_another_setup_is_refused_by_what_differs(tmp_path):
+def test_a_different_setup_is_refused_and_the_difference_named(tmp_path):
     Store(tmp_path / "a", {"seed": 1, "preset": "quick"})
-    with pytest.raises(ValueError, match="was begun with seed=1, now it is 2"):
+    with pytest.raises(ValueError, match="was started with seed=1, now it is 2"):
         Store(tmp_path / "a", {"seed": 2, "preset": "quick"})
 
 
-def test_measurements_of_another_sampler_are_not_mixed_in(study, measured, monkeypatch):
+def test_measurements_of_different_samplers_are_not_mixed(study, measured, monkeypatch):
     monkeypatch.setattr(reproduction, "fingerprint", lambda run: "another")
     (study.experiment.shipped / "rws").mkdir()
-    with pytest.raises(ValueError, match="was begun with other samplers; choose another directory"):
+    with pytest.raises(ValueError, match="was started with different samplers; choose another directory"):
         reproduction.reproduce(study, "tiny", measured, seed=1, console=Console(quiet=True))
     (study.experiment.shipped / "rws").rmdir()
 
@@ -246,11 +246,11 @@ def test_a_damaged_measurement_is_named(tmp_path):
     assert store.get("K·L/one, two", lambda: [1.5]) == [1.5]
     (path,) = (tmp_path / "a/measured").rglob("*.json")
     path.write_text("[1.")
-    with pytest.raises(ValueError, match=r"kl/one-two\.json is not JSON; delete it"):
+    with pytest.raises(ValueError, match=r"kl/one-two\.json is not JSON; delete it to measure it again"):
         store.get("K·L/one, two", lambda: [2.5])
 
 
-def test_presets_are_named_when_there_is_no_such(study, tmp_path):
+def test_an_unknown_preset_is_refused_with_the_known_ones(study, tmp_path):
     with pytest.raises(ValueError, match="no preset 'slow'; there are tiny"):
         reproduction.reproduce(study, "slow", tmp_path / "a", seed=1, console=Console(quiet=True))
     assert not (tmp_path / "a").exists()

@@ -89,7 +89,8 @@ def compiled_step(apg: pg.APG, instance: dict[str, np.ndarray], num_sweeps: int,
     one = complete({name: jnp.asarray(value) for name, value in instance.items()}, apg.axes)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), one)
     state = start(apg.built, KEY, optimiser)
-    return step.gradients.lower(*step.send(state), batch).compile(QUICK)
+    shared, keys, weights = step.inputs(state)
+    return step.sum.compiled.lower(shared, (keys, weights, batch)).compile(QUICK)
 
 
 def test_memory_of_training_does_not_grow_with_the_sweeps() -> None:

@@ -1,4 +1,4 @@
-"""Exponential families: two sets of parameters for one member, and divergences that agree with their integrals."""
+"""Exponential families: natural and canonical parameters agree, and divergences agree with their integrals."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def float64(member) -> list[np.ndarray]:
 
 
 @pairs
-def test_natural_parameters_lead_back_to_the_member(first, second):
+def test_natural_parameters_convert_back_to_the_member(first, second):
     for member in (first, second):
         again = type(member).from_natural(member.natural())
         for leaf, expected in zip(jax.tree.leaves(again), jax.tree.leaves(member), strict=True):
@@ -87,7 +87,7 @@ POINTS = {
 
 
 @pairs
-def test_the_divergence_of_a_member_from_itself_is_zero_and_else_positive(first, second):
+def test_a_divergence_is_zero_from_a_member_to_itself_and_otherwise_positive(first, second):
     np.testing.assert_allclose(first.kl(first), 0.0, atol=1e-6)
     assert np.all(np.asarray(first.kl(second)) > 1e-3)
     assert np.all(np.asarray(second.kl(first)) > 1e-3)
@@ -101,7 +101,7 @@ SCIPY = {
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS[:3], ids=lambda member: type(member).__name__)
-def test_divergences_of_one_dimension_agree_with_their_integrals(first, second):
+def test_one_dimensional_divergences_agree_with_their_integrals(first, second):
     expected = []
     for mine, other in zip(zip(*float64(first), strict=True), zip(*float64(second), strict=True), strict=True):
         p, q = SCIPY[type(first)](*mine), SCIPY[type(second)](*other)
@@ -147,7 +147,7 @@ def test_divergences_of_discrete_families_agree_with_their_sums():
     np.testing.assert_allclose(first.kl(second), expected, rtol=1e-5)
 
 
-def test_a_category_of_probability_zero_costs_nothing_unless_the_other_has_it():
+def test_a_zero_probability_adds_nothing_in_the_first_member_and_is_infinite_in_the_second():
     without, uniform = Categorical(jnp.array([0.0, 0.0, -jnp.inf])), Categorical(jnp.zeros(3))
     np.testing.assert_allclose(without.kl(uniform), np.log(3 / 2), rtol=1e-6)
     assert uniform.kl(without) == np.inf

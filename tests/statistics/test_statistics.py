@@ -1,4 +1,4 @@
-"""Neural sufficient statistics: conjugate updates are Bayes' rule, and masked points do not exist."""
+"""Neural sufficient statistics: conjugate updates are Bayes' rule, and masked points have no effect."""
 
 import equinox as eqx
 import jax
@@ -27,11 +27,11 @@ from popgibbs.statistics import (
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 MASK = jnp.array([True, True, False, True, False])
-X = jnp.array([0.5, -1.2, jnp.nan, 2.0, 1e6])  # the masked points must not be seen
+X = jnp.array([0.5, -1.2, jnp.nan, 2.0, 1e6])  # the masked points must have no effect
 REAL = np.array([0.5, -1.2, 2.0])
 
 
-def test_pooling_sees_real_points_only():
+def test_pooling_ignores_masked_points():
     np.testing.assert_allclose(pool(X, MASK), REAL.sum(), rtol=1e-6)
     np.testing.assert_allclose(mean_pool(X, MASK), REAL.mean(), rtol=1e-6)
     rows = X[:, None, None] * jnp.ones((2, 3))
@@ -96,7 +96,7 @@ PRIOR = NormalGamma(jnp.asarray(0.2), jnp.asarray(0.1), jnp.asarray(2.0), jnp.as
 
 
 def problem(offset: float, scale: float, num_points: int = 60) -> tuple[np.ndarray, np.ndarray]:
-    """Points in the plane as float32 holds them, and soft shares of three components."""
+    """Points in the plane in float32, and soft shares of three components."""
     generator = np.random.default_rng(3)
     values = (offset + scale * generator.standard_normal((num_points, 2))).astype(np.float32)
     return values, generator.dirichlet([0.3, 0.5, 1.0], size=num_points).astype(np.float32)
@@ -163,7 +163,7 @@ def test_the_gradient_of_the_conjugate_update_is_that_of_the_textbook_formula():
 
 
 @pytest.mark.parametrize("share", [1e-10, 1e-20, 1e-30, 0.0])
-def test_a_component_with_next_to_no_points_has_a_finite_gradient(share):
+def test_a_component_with_almost_no_points_has_a_finite_gradient(share):
     def loss(values, shares):
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(conjugate_normal_gamma(PRIOR, values, shares, MASK)))
 
@@ -212,7 +212,7 @@ def test_seeds_are_never_masked_points():
 
 
 @pytest.mark.parametrize("size", [1, 10, 60])
-def test_the_first_seed_is_any_of_the_points_alike(size):
+def test_the_first_seed_is_uniform_over_the_points(size):
     points = np.arange(size, dtype=np.float32)[:, None]
     drawn = seeds(points, np.ones(size, bool), 1, 5000)[:, 0]
     assert_mean(np.concatenate([drawn, drawn**2], axis=-1), np.array([points.mean(), np.mean(points**2)]))

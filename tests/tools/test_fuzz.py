@@ -1,4 +1,4 @@
-"""A few hundred of the damaged files of `tools/fuzz.py`; the rest are for whoever changes how files are read."""
+"""A few hundred of the damaged files of `tools/fuzz.py`; run the tool itself after changing how files are read."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 NUM_CASES = 300
 
 
-def test_damaged_files_are_refused_or_read_right(tmp_path: Path) -> None:
+def test_damaged_files_are_refused_or_read_correctly(tmp_path: Path) -> None:
     bench = fuzz.Bench(tmp_path)
     results = [bench.result(seed=1, case=case) for case in range(NUM_CASES)]
     assert [result for result in results if result.outcome in fuzz.FAILURES] == []

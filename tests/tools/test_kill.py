@@ -1,4 +1,4 @@
-"""A run that is killed at random moments ends bit for bit as one that is not; at full size, run `tools/kill.py`."""
+"""A run that is killed at random moments ends bit for bit like one that is not; `tools/kill.py` is the full trial."""
 
 import subprocess
 import sys

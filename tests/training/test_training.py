@@ -128,7 +128,7 @@ def test_the_same_key_gives_the_same_bits(uninterrupted: pg.Fit, tracked: Tracke
 
 
 def test_training_step_is_compiled_once(tracked: Tracked) -> None:
-    assert tracked.step.sum._sum._cache_size() == tracked.step.apply._cache_size() == 1
+    assert tracked.step.sum.compiled._cache_size() == tracked.step.apply._cache_size() == 1
 
 
 def test_trackers_receive_the_numbers_of_reported_steps(tracked: Tracked) -> None:

@@ -1,21 +1,21 @@
 """Warnings, when a sampler is built, about LAPACK and FFT calls in its programs, which can hang forever on CPU.
 
-jaxlib before 0.11.1 divides a batch of matrices into tasks for the threads on which XLA runs a program, and the thread
-that does so waits for them. When every thread waits in this way, none is left to work (`docs/lapack.md`). A single matrix
-is not divided, so constants and learned arrays that all particles share are safe. Since 0.11.1 LAPACK does not wait, but
-FFTs do.
+jaxlib 0.10.0 to 0.11.0 divides a batch of matrices into tasks for the threads on which XLA runs a program, and the thread
+that does so waits for them. When every thread waits in this way, none is left to work (`docs/explanation/lapack.md`). A
+single matrix is not divided, so constants and learned arrays that all particles share are safe. Since 0.11.1 LAPACK does
+not wait, but FFTs do.
 """
 
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jaxlib
-from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.probes import Draw
@@ -26,8 +26,12 @@ from popgibbs.smc import Block
 # JAX's primitives that call LAPACK on CPU. Their first input is a matrix or a batch of matrices.
 _FACTORISATIONS = {"cholesky", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr", "qr", "tridiagonal"}
 _LAPACK = _FACTORISATIONS | {"eig", "eigh", "schur", "svd", "triangular_solve"}
+_DIVIDED = (0, 10, 0)  # the first jaxlib that divides batches of matrices
 _TURNED = (0, 11, 1)  # the first jaxlib whose FFTs wait for their threads, and whose LAPACK calls do not
-_WAY_OUT = "or set NPROC=1 and JAX_NUM_CPU_DEVICES=1 in the environment, so that XLA has one thread (docs/lapack.md)"
+_WAY_OUT = (
+    "or set NPROC=1 and JAX_NUM_CPU_DEVICES=1 in the environment, so that XLA has one thread "
+    "(docs/how-to/avoid-lapack-hangs.md)"
+)
 
 
 def warn_of_waiting_calls(target: Target, blocks: tuple[Block, ...], draws: list[Draw]) -> None:
@@ -110,9 +114,19 @@ def _waiting(jaxpr: Jaxpr, needed: set[int]) -> set[str]:
     for equation in (jaxpr.eqns[index] for index in needed):
         if _waits(equation):
             names.add(equation.primitive.name)
-        for inner in jaxprs_in_params(equation.params):
+        for inner in _inside(equation):
             names |= _waiting(inner, _needed(inner, inner.outvars))
     return names
+
+
+def _inside(equation: JaxprEqn) -> Iterator[Jaxpr]:
+    """The programs that an equation runs: a loop's body, branches, a function. JAX exports its own only from 0.10 on."""
+    for value in equation.params.values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, ClosedJaxpr):
+                yield part.jaxpr
+            elif isinstance(part, Jaxpr):
+                yield part
 
 
 def _waits(equation: JaxprEqn) -> bool:
@@ -120,7 +134,7 @@ def _waits(equation: JaxprEqn) -> bool:
     if name == "fft":
         problem_axes, waiting = len(equation.params["fft_lengths"]), _jaxlib() >= _TURNED
     elif name in _LAPACK or name == "tridiagonal_solve":  # which takes diagonals
-        problem_axes, waiting = 2 if name in _LAPACK else 1, _jaxlib() < _TURNED
+        problem_axes, waiting = 2 if name in _LAPACK else 1, _DIVIDED <= _jaxlib() < _TURNED
     else:
         return False
     return waiting and math.prod(equation.invars[0].aval.shape[:-problem_axes]) > 1  # pyright: ignore[reportAttributeAccessIssue]

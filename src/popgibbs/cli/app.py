@@ -1,4 +1,4 @@
-"""The application: its commands, its consoles, and how errors, warnings and signals reach people."""
+"""The application: its commands, its consoles, and how it reports errors, warnings and signals."""
 
 import os
 import sys
@@ -21,24 +21,24 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-# No markup: names of files and lists in messages contain brackets.
+# No markup, because file names and lists in messages contain brackets.
 out = Console(markup=False)
 err = Console(stderr=True, markup=False)
 
 
 @contextmanager
 def stoppable(advice: str | Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a command with a sentence that says how far it came, or what to do next."""
+    """End a command on Ctrl-C or SIGTERM with one sentence: how far it got, and what to do next."""
     try:
         with terminable():
             yield
-    except KeyboardInterrupt as stop:  # of which `Interrupted` is one, from a run that may have been saved
+    except KeyboardInterrupt as stop:  # also `Interrupted`, from a training run that may have been saved
         err.print(f"{str(stop) or 'stopped'}; {advice() if callable(advice) else advice}")
         end_at_once(stop.exit_code if isinstance(stop, Interrupted) else 130)
 
 
 def check_output(path: Path, *, makes_parents: bool = False) -> None:
-    """Refuse a file that could not be written, before anything is computed."""
+    """Refuse a file that cannot be written, before anything is computed."""
     if path.is_dir():
         raise ValueError(f"{path} is a directory; name a file in it")
     parent = path.absolute().parent
@@ -51,10 +51,10 @@ def check_output(path: Path, *, makes_parents: bool = False) -> None:
 
 
 def main() -> None:
-    """Run a command. Errors that users can fix, and warnings, are one sentence each."""
+    """Run a command; user errors and warnings are reported in one sentence each."""
     _use_all_cores()
     for path in sorted((Path(__file__).parent / "commands").glob("[a-z]*.py")):
-        import_module(f"popgibbs.cli.commands.{path.stem}")  # which adds the command
+        import_module(f"popgibbs.cli.commands.{path.stem}")  # importing it adds the command
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -72,7 +72,7 @@ def _use_all_cores() -> None:
     """Show one host device per core, because XLA on CPU runs small operations on one core each."""
     if "JAX_NUM_CPU_DEVICES" in os.environ:
         return
-    with suppress(RuntimeError):  # JAX has started already, in a process that is not ours to set up
+    with suppress(RuntimeError):  # JAX is already running, in a process that someone else configured
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the options that an experiment adds: the sizes of its instances."""
+"""Options that several commands share, and those that an experiment adds: the sizes of its instances."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,9 +9,9 @@ from typer.core import TyperCommand
 from popgibbs.paper import registry
 from popgibbs.paper.experiment import Experiment
 
-Seed = Annotated[int, typer.Option(min=0, help="Every random number follows from it.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal results.")]
 Sweeps = Annotated[int, typer.Option(min=0, help="Gibbs sweeps after the initial proposal; the paper's K is one more.")]
-Particles = Annotated[int, typer.Option(min=1, help="Particles of a population.")]
+Particles = Annotated[int, typer.Option(min=1, help="Particles per population.")]
 Populations = Annotated[int, typer.Option(min=1, help="Independent populations per instance.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Step = Annotated[
@@ -25,13 +25,13 @@ Sizes = Annotated[
     typer.Option(
         "--size",
         metavar="NAME=NUMBER",
-        help="What an instance consists of, such as points=100, as often as needed; --points 100 for short.",
+        help="The size of an instance, such as points=100, or --points 100 for short; may be repeated.",
     ),
 ]
 
 
 class SizedCommand(TyperCommand):
-    """A command in which `--points 100` stands for `--size points=100`: experiments decide which sizes there are."""
+    """A command in which `--points 100` stands for `--size points=100`; each experiment defines its sizes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
@@ -47,7 +47,7 @@ class SizedCommand(TyperCommand):
 
 
 def parse_sizes(given: list[str] | None, experiment: Experiment, *others: str) -> dict[str, int]:
-    """The sizes of an experiment's instances by name; `others` are further names."""
+    """The given sizes of an experiment's instances by name; `others` are further names that are allowed."""
     allowed = (*experiment.size, *others)
     found: dict[str, int] = {}
     for entry in given or []:

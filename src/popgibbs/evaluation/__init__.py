@@ -1,4 +1,4 @@
-"""A sampler beside others: baselines, comparisons at equal budgets."""
+"""A sampler next to others: baselines, and comparisons at equal budgets."""
 
 from popgibbs.evaluation.baselines import hmc_rws, tune_step_size, with_prior_proposals
 from popgibbs.evaluation.comparison import Comparison, Method, compare, hmc_label, matched

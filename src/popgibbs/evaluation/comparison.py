@@ -1,4 +1,4 @@
-"""Samplers of one model side by side, at budgets that match."""
+"""Samplers of one model side by side, at matched budgets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,38 +21,63 @@ NUM_TUNING = 20  # instances on which step sizes are tuned by default
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A sampler and what it spends on an instance."""
+    """A sampler and its budget per instance.
+
+    Args:
+        sampler: the sampler.
+        num_sweeps: sweeps after the initial proposal.
+        num_particles: particles per population.
+        num_populations: independent populations per instance.
+        evaluations: evaluations of the log joint per particle and sweep: HMC needs one per leapfrog step.
+
+    Examples:
+        >>> pg.Method(sampler=sampler, num_sweeps=19, num_particles=10).spent
+        {'K': 20, 'L': 10, 'evaluations': 200}
+    """
 
     sampler: APG
     num_sweeps: int
     num_particles: int
     num_populations: int = 1
-    evaluations: int = 1  # of the log joint, in a sweep of a particle
+    evaluations: int = 1
 
     @property
     def spent(self) -> dict[str, int]:
-        """The paper's K, all particles, and the evaluations of the log joint in all."""
+        """The paper's K, the particles L of all populations, and the total evaluations of the log joint."""
         k, particles = self.num_sweeps + 1, self.num_particles * self.num_populations
         return {"K": k, "L": particles, "evaluations": k * particles * self.evaluations}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What each method reached, the first being what the others are measured against."""
+    """The results of `compare`, by method; the first method is the reference for the others.
+
+    Args:
+        methods: each method with its budget.
+        log_joint: (instance, sweep) for each method, averaged over particles by weight and over populations; the first
+            entry along the sweeps is the initial proposal.
+        acceptance: the mean acceptance of the first block in the last sweep.
+        failed: the number of instances in which every particle lost its weight; their numbers mean nothing.
+
+    Examples:
+        >>> comparison = pg.compare(key, sampler, instances, num_sweeps=1, num_particles=2, leapfrog=(), progress=False)
+        >>> comparison.log_joint["APG"].shape, comparison.failed["APG"]
+        ((2, 2), 0)
+    """
 
     methods: dict[str, Method]
-    log_joint: dict[str, np.ndarray]  # by method: (instance, sweep), averaged over populations
-    acceptance: dict[str, float]  # of the first block in the last sweep
-    failed: dict[str, int]  # instances in which no particle had weight, whose numbers mean nothing
+    log_joint: dict[str, np.ndarray]
+    acceptance: dict[str, float]
+    failed: dict[str, int]
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a method; `ahead` is the paired difference to the first, in nats, with its standard error."""
+        """One row per method; `ahead` is the paired difference to the first in nats, `ahead_se` its standard error."""
         reference = next(iter(self.log_joint.values()))[:, -1]
         rows = []
         for label, method in self.methods.items():
             last = self.log_joint[label][:, -1]
-            with np.errstate(invalid="ignore"):  # where weights failed there may be a log joint of −inf
+            with np.errstate(invalid="ignore"):  # failed weights may give a log joint of −inf
                 (mean, error), (ahead, ahead_error) = mean_and_error(last), mean_and_error(last - reference)
             rows.append(
                 {
@@ -69,11 +94,12 @@ class Comparison:
         return pd.DataFrame(rows).set_index("method")
 
     def plot(self) -> Any:
-        """A matplotlib figure: how far each method is from where the first ends, over the paper's K.
+        """A Matplotlib figure of the log joint over the paper's K, minus the final log joint of the first method.
 
-        Means of paired differences and two standard errors, linear within a nat and logarithmic beyond.
+        Lines are means of paired differences and bands two standard errors; the axis is linear within one nat and
+        logarithmic beyond.
         """
-        from matplotlib.figure import Figure  # here, because importing it takes longer than all the rest
+        from matplotlib.figure import Figure  # here, because Matplotlib is slow to import
         from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -83,7 +109,7 @@ class Comparison:
         for number, (label, log_joint) in enumerate(self.log_joint.items()):
             ahead, colour = log_joint - reference, f"C{number}"
             mean, error = ahead.mean(axis=0), ahead.std(axis=0, ddof=1) / np.sqrt(len(ahead))
-            if len(mean) == 1:  # all at once: the same for every K
+            if len(mean) == 1:  # no sweeps: the same for every K
                 axes.axhline(mean[0], color=colour, linestyle="--", label=label)
                 continue
             k = np.arange(1, len(mean) + 1)
@@ -113,20 +139,46 @@ def compare(
     batch_size: int = SAMPLE_BATCH,
     progress: bool = True,
 ) -> Comparison:
-    """A sampler and its baselines on the same instances, at the paper's budgets.
+    """Compare a sampler with its baselines on the same instances, at the budgets of the paper's section 6.
 
-    All have K·L particles in all, over K sweeps of L or at once; HMC evaluates the log joint once more for every further
-    leapfrog step. `rws` is a sampler trained without sweeps, by default `sampler` itself: its initial proposals are where
-    HMC begins. `gibbs` has exact conditionals as its proposals, where you know them. BPG has the prior as the proposal of
-    the blocks `bpg_blocks`, by default of all, and `bpg_particle_factor` times the particles. HMC's step size is tuned on
-    the instances `tuning`, by default a few of those compared on. `sum_out_finite` is that of `hmc_rws`.
+    Every method draws K·L particles in total, either L in each of K = `num_sweeps` + 1 sweeps or all at once (RWS). HMC
+    evaluates the log joint once per leapfrog step, so that with one step it spends as much as APG.
+
+    Args:
+        key: a random key or an integer seed.
+        sampler: the trained sampler, reported as APG.
+        instances: as for `APG.sample`.
+        num_sweeps: sweeps after the initial proposal.
+        num_particles: L.
+        rws: a sampler trained without sweeps, by default `sampler`; HMC starts from its initial proposals.
+        gibbs: a sampler whose proposals are exact conditionals, if you know them.
+        bpg_blocks: the names of the blocks for which BPG proposes from the prior, by default all.
+        bpg_particle_factor: multiplies the particles of BPG.
+        leapfrog: one HMC baseline for each of these numbers of leapfrog steps; `()` leaves HMC out.
+        sum_out_finite: as for `hmc_rws`.
+        tuning: instances on which to tune HMC's step size, by default the first 20 of `instances`.
+        batch_size: instances that are sampled at once.
+        progress: show a progress bar.
+
+    Returns:
+        A `Comparison`, with the methods "APG", "RWS", "BPG", "HMC-RWS, LF=…", "Gibbs" and "Gibbs, resampled start".
+
+    Raises:
+        ValueError: before anything is sampled, if an instance does not fit one of the samplers.
+
+    Examples:
+        >>> comparison = pg.compare(key, sampler, instances, num_sweeps=1, num_particles=2, leapfrog=(), progress=False)
+        >>> list(comparison.table.index)
+        ['APG', 'RWS', 'BPG']
+        >>> int(comparison.table.loc["APG", "evaluations"])
+        4
     """
     key = as_key(key)
     num_sweeps, num_particles = whole_number("num_sweeps", num_sweeps, 0), whole_number("num_particles", num_particles, 1)
     whole_number("bpg_particle_factor", bpg_particle_factor, 1)
     listed = as_instances(instances, sampler.axes)
     from_prior = with_prior_proposals(sampler, *bpg_blocks)
-    for apg in (sampler, rws, gibbs, from_prior):  # what does not fit is told before anything is sampled
+    for apg in (sampler, rws, gibbs, from_prior):  # mismatches are reported before anything is sampled
         if apg is not None:
             apg.check(listed[0])
     key_tune, key_sample = jax.random.split(key)
@@ -154,7 +206,7 @@ def matched(
     num_sweeps: int,
     num_particles: int,
 ) -> dict[str, Method]:
-    """The paper's budgets; `moved` are the samplers by HMC, by the number of leapfrog steps."""
+    """Methods at the paper's budgets; `moved` holds the HMC samplers by their number of leapfrog steps."""
     in_sweeps: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
     all_at_once: Any = {"num_sweeps": 0, "num_particles": (num_sweeps + 1) * num_particles}
     methods = {
@@ -165,7 +217,7 @@ def matched(
     for steps, apg in moved.items():
         methods[hmc_label(steps)] = Method(sampler=apg, evaluations=steps, **in_sweeps)
     if gibbs is not None:
-        # Chains by themselves, without weights, are populations of one particle.
+        # Independent chains without weights are populations of one particle.
         chains: Any = {"num_sweeps": num_sweeps, "num_particles": 1, "num_populations": num_particles}
         methods["Gibbs"] = Method(sampler=gibbs, **chains)
         methods["Gibbs, resampled start"] = Method(sampler=gibbs, **in_sweeps)
@@ -179,7 +231,7 @@ def hmc_label(leapfrog: int) -> str:
 def run_methods(
     key: PRNGKey, methods: Mapping[str, Method], instances: Any, *, batch_size: int = SAMPLE_BATCH, progress: bool = True
 ) -> Comparison:
-    """Each method on the same instances with the same key."""
+    """Run each method on the same instances with the same key."""
     log_joint, acceptance, failed = {}, {}, {}
     listed = list(methods.items())
     for label, method in progress_of("methods", listed) if progress else listed:

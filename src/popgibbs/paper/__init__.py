@@ -1,1 +1,1 @@
-"""The paper's experiments, on the library's own parts."""
+"""The paper's experiments, built from the library's public parts."""

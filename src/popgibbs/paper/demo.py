@@ -24,7 +24,7 @@ def run(directory: Path, *, num_steps: int, seed: int, console: Console) -> None
     training = replace(GMM.variants["default"].training, num_steps=num_steps)
     console.print(
         f"Training proposals for a mixture of 3 clusters on simulated instances of {training.size['points']} points\n"
-        "(the first half minute goes into checking the sampler and compiling it) ..."
+        "(checking and compiling the sampler takes about half a minute) ..."
     )
     fit = GMM.fit(key_fit, "default", training)
     console.print(f"Sampling posteriors of 200 new instances of {NUM_POINTS} points ...")

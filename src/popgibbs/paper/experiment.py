@@ -1,4 +1,4 @@
-"""What an experiment is, to the command line and to the protocols of evaluation."""
+"""The interface between an experiment and the code that trains, evaluates and draws it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ TRAINED = Path(str(files("popgibbs"))) / "paper" / "trained"
 """Trained samplers in the package, one directory per experiment."""
 
 Size: TypeAlias = Mapping[str, int]
-"""How large an instance is, by what it consists of: `{"points": 100}`."""
+"""The size of an instance by the name of its parts: `{"points": 100}`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Training:
 
     @property
     def spends(self) -> dict[str, float | str]:
-        """What a step spends, as it is written about a run."""
+        """The settings of one training step, as a run's description has them."""
         return {
             "learning_rate": self.learning_rate,
             "num_sweeps": self.num_sweeps,
@@ -49,7 +49,7 @@ class Training:
         }
 
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam with a rate that falls to zero along a cosine, so that the noise of the gradient averages out."""
+        """Adam with a learning rate that falls to zero along a cosine, so that gradient noise averages out."""
         return optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.num_steps))
 
 
@@ -61,38 +61,38 @@ class Variant:
     one_shot: bool = False  # the initial proposal alone (RWS), which spends the budget of all sweeps on particles
 
     def budget(self, num_sweeps: int, num_particles: int) -> dict[str, int]:
-        """The sweeps and particles that the variant makes of a budget."""
+        """The sweeps and particles that the variant uses for a budget."""
         if self.one_shot:
             return {"num_sweeps": 0, "num_particles": (num_sweeps + 1) * num_particles}
         return {"num_sweeps": num_sweeps, "num_particles": num_particles}
 
 
 class Evaluated(NamedTuple):
-    """What a measure may look at."""
+    """The inputs of a measure."""
 
     apg: APG
     key: PRNGKey
     instances: Values
     truth: Values
-    posterior: Posterior  # of equally weighted particles, unless the measure is taken after every sweep
+    posterior: Posterior  # resampled to equal weights, unless the measure is taken after every sweep
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of an experiment's own, and how a table shows it."""
+    """A number that one experiment defines, and how a table shows it."""
 
     label: str
     of: Callable[[Evaluated], Any]
     show: Callable[[Any], str]
-    by_sweep: bool = False  # a number an instance, taken after every sweep
+    by_sweep: bool = False  # one number per instance, taken after every sweep
 
 
 class Drawing(Protocol):
-    """One sample as it is drawn. Every kind of drawing knows how pictures of it are saved."""
+    """A picture of one sample. Every kind of drawing knows how to save itself."""
 
     @staticmethod
     def save(drawings: "Sequence[Mapping[str, Any]]", path: Path) -> None:
-        """Write a picture of every instance's samples by title."""
+        """Write one picture with the samples of every instance, by title."""
         ...
 
 
@@ -115,7 +115,7 @@ class Film(NamedTuple):
     """One sample of a video."""
 
     frames: np.ndarray  # (frame, row, column), between 0 and 1
-    rebuilt: np.ndarray  # the same, as the sample has them
+    rebuilt: np.ndarray  # the same frames, reconstructed from the sample
     boxes: np.ndarray  # (frame, object, 4): left, top, width, height in pixels
 
     @staticmethod
@@ -130,7 +130,7 @@ class Film(NamedTuple):
 
 
 def check_plane(instance: Values, where: str) -> None:
-    """A check of experiments whose instances are points in the plane."""
+    """Check an instance that must consist of points in the plane; `where` begins the error message."""
     shape = np.shape(instance["x"])
     if len(shape) != 2 or shape[1] != 2:
         raise ValueError(f"{where}: 'x' has shape {shape}; the mixture takes points in the plane, shape (points, 2)")
@@ -142,33 +142,33 @@ class Experiment:
 
     name: str
     about: str
-    data: Mapping[str, str]  # the plate of each array of an instance, as `APG` takes it
-    build: Callable[[str, PRNGKey, Size], APG]  # of a variant, with fresh networks, for instances of a size
+    data: Mapping[str, str]  # the plate of each array of an instance, as for `APG`
+    build: Callable[[str, PRNGKey, Size], APG]  # a variant with fresh networks, for instances of a size
     variants: Mapping[str, Variant]  # the default first
-    simulate: Callable[..., tuple[Values, Values]]  # with a key and a size by keyword: an instance, what generated it
-    simulate_held_out: Callable[..., tuple[Values, Values]] | None = None  # where those are made of other things
-    check: Callable[[Values, str], None]  # raises ValueError with a sentence about an instance that does not fit
-    check_size: Callable[[Size], None] = lambda size: None  # the same about a size
+    simulate: Callable[..., tuple[Values, Values]]  # (key, **size) to an instance and the latents that generated it
+    simulate_held_out: Callable[..., tuple[Values, Values]] | None = None  # if held-out instances need other sources
+    check: Callable[[Values, str], None]  # raises ValueError for an instance that does not fit the model
+    check_size: Callable[[Size], None] = lambda size: None  # the same for a size
     measures: Mapping[str, Measure]
-    draw: Callable[[Any, Values, Mapping[str, np.ndarray]], Drawing]  # by the model, an instance, one sample
-    size: Size  # of a held-out instance, by default; its names are options of the command line
-    instances_are: str = "instances"  # what people call them, which is an option of the command line too
-    num_instances: int = 1000  # that are held out, by default
-    num_populations: int  # of a held-out instance, by default
+    draw: Callable[[Any, Values, Mapping[str, np.ndarray]], Drawing]  # (model, instance, one sample) to a drawing
+    size: Size  # default for held-out instances; its names are options of the command line
+    instances_are: str = "instances"  # the plural users know, also an option of the command line
+    num_instances: int = 1000  # default number of held-out instances
+    num_populations: int  # default number of populations per held-out instance
     batch_size: int = SAMPLE_BATCH  # instances that are sampled at once
-    most_particles: int | None = None  # of all these instances, where many would not fit into memory
-    shipped: Path  # trained samplers in the package, a directory a variant
-    # From the learned model to the one whose latents generated the instances, if they are latents of a model at all.
+    most_particles: int | None = None  # limit over all instances of a batch, if more would not fit into memory
+    shipped: Path  # trained samplers in the package, one directory per variant
+    # From the learned model to the one whose latents generated the instances, if they come from a model's latents.
     generating: Callable[[Any], Any] | None = None
-    is_generated: bool = False  # whether the instances are draws of the model that is sampled
-    reconstruct: Callable[[Any, Mapping[str, np.ndarray]], Values] | None = None  # the instance a sample stands for
+    is_generated: bool = False  # whether the instances are draws from the model that is sampled
+    reconstruct: Callable[[Any, Mapping[str, np.ndarray]], Values] | None = None  # the instance that a sample explains
 
     @property
     def default(self) -> str:
         return next(iter(self.variants))
 
     def sized(self, usual: Size, **sizes: int | None) -> Size:
-        """A usual size with what is given in its place."""
+        """The usual size with the given entries replaced; an entry of None keeps the usual one."""
         given = {name: value for name, value in sizes.items() if value is not None}
         if unknown := [name for name in given if name not in self.size]:
             raise ValueError(f"instances of '{self.name}' have no {unknown[0]}; they have {' and '.join(self.size)}")

@@ -1,6 +1,7 @@
-"""The experiments that there are: every folder beside this file with an `experiment.py` is one.
+"""The registry of experiments: every folder next to this file that has an `experiment.py` is one.
 
-That module defines `EXPERIMENT`, and `study.py` beside it `STUDY`, the paper's comparisons. Both are imported on demand.
+That module defines `EXPERIMENT`; `study.py` in the same folder defines `STUDY`, the paper's comparisons. Both are
+imported on demand.
 """
 
 from importlib import import_module
@@ -11,7 +12,7 @@ from popgibbs.paper.study import Study
 
 
 def names() -> list[str]:
-    """All experiments, by name."""
+    """The names of all experiments."""
     return sorted(path.parent.name for path in Path(__file__).parent.glob("*/experiment.py"))
 
 

@@ -1,4 +1,4 @@
-"""Tables for people, from results that exist."""
+"""Tables for the terminal, from results that exist."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def _with_error(entry: Mapping[str, float]) -> str:
 
 
 def evaluation_table(experiment: Experiment, results: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A column a sampler; K counts the initial proposal, as in the paper."""
+    """One column per sampler; K counts the initial proposal, as in the paper."""
     first = next(iter(results.values()))
     budget = first["budget"]
     populations = "1 population" if budget["num_populations"] == 1 else f"{budget['num_populations']} populations"

@@ -1,4 +1,4 @@
-"""Runs of an experiment in directories: what is written about them, and how they are read."""
+"""Runs of an experiment in directories: their descriptions, and how to read them."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from popgibbs.training import CheckpointError, read_about
 
 
 def configuration(experiment: Experiment, variant: str, training: Training, seed: int) -> dict[str, Any]:
-    """What a run was made with."""
+    """The description of a run: the settings that it was trained with."""
     return {
         "experiment": experiment.name,
         "variant": variant,
@@ -33,7 +33,10 @@ def describe(directory: Path, step: int | None = None) -> dict[str, Any]:
 def load(
     experiment: Experiment, directory: Path, step: int | None = None, **size: int | None
 ) -> tuple[APG, dict[str, Any]]:
-    """The sampler of a run, for instances of the size it was trained with or another, and what is written about it."""
+    """The sampler of a run and the run's description.
+
+    The sampler is built for instances of the size that it was trained on, unless `size` gives others.
+    """
     about = describe(directory, step)
     made_with = about["configuration"]
     if made_with["experiment"] != experiment.name:

@@ -1,4 +1,4 @@
-"""The protocols of evaluation: held-out simulated instances, the paired gap to the truth, calibration."""
+"""Evaluation protocols: held-out simulated instances, the paired gap to the truth, calibration."""
 
 import time
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from popgibbs.training import progress_of
 
 
 def held_out(experiment: Experiment, seed: int, num_instances: int, size: Size, part: int = 0) -> tuple[Values, Values]:
-    """Simulated instances, stacked, and the latents that generated them. Training keys never coincide with these.
+    """Simulated instances, stacked, and the latents that generated them.
 
-    Many instances are simulated in parts, each of which has its own.
+    Their keys never coincide with training keys. Large sets are simulated in parts, each with its own keys.
     """
     keys = jax.random.split(fold_in(jax.random.key(seed), 0x7E57 + part), num_instances)
     simulate = experiment.simulate_held_out or experiment.simulate
@@ -39,11 +39,11 @@ def log_joint_at(experiment: Experiment, apg: APG, instances: Values, latents: V
 
 
 class Reached(NamedTuple):
-    """What a run on held-out instances came to."""
+    """The result of a run on held-out instances."""
 
     posterior: Posterior
-    taken: dict[str, np.ndarray]  # by measure that is taken after every sweep: (instance, sweep)
-    seconds: float  # of sampling
+    taken: dict[str, np.ndarray]  # (instance, sweep), for every measure that is taken after every sweep
+    seconds: float  # spent sampling
 
 
 def run(
@@ -57,7 +57,7 @@ def run(
     num_particles: int,
     num_populations: int,
 ) -> Reached:
-    """Sample instances. Where something is measured after every sweep it goes sweep by sweep; it is the same run."""
+    """Sample instances, one sweep at a time if something is measured after every sweep; the samples are the same."""
     by_sweep = {name: measure for name, measure in experiment.measures.items() if measure.by_sweep}
     started, measuring = time.perf_counter(), 0.0
     posterior = apg.sample(
@@ -94,8 +94,8 @@ def evaluate(
 ) -> tuple[dict[str, Any], Posterior]:
     """Sample held-out instances and compare with the latents that generated them.
 
-    Every population is a run of its own with the given particles; they are averaged, which only makes the numbers less
-    noisy, and give the independent draws that the truth is ranked among.
+    Every population is an independent run with the given particles. Averaging over them only reduces noise; they also
+    supply the independent draws among which the truth is ranked.
     """
     instances, truth = held_out(experiment, seed, num_instances, size)
     key_sample, key_draw, key_measure = jax.random.split(jax.random.key(seed), 3)
@@ -148,9 +148,9 @@ def _against_truth(
     if experiment.generating is None:
         return {"gap": None, "truth_rank": None, "limit": None}
     at_truth = log_joint_at(experiment, apg, instances, truth)
-    # Ranks are uniform only where the model is the one that generated the instances.
+    # Ranks are uniform only if the sampled model generated the instances.
     ranked = resampled.num_populations > 1 and experiment.is_generated
-    draws = resampled.log_joint[:, :, 0]  # one of each population: particles of the same one share ancestors
+    draws = resampled.log_joint[:, :, 0]  # one per population: particles of the same population share ancestors
     return {
         "gap": _by_sweep(log_joint - at_truth[:, None]),
         "truth_rank": truth_rank_p_value(draws, at_truth, np.random.default_rng(seed)) if ranked else None,

@@ -186,7 +186,7 @@ def _reason(error: Exception) -> str:
     """The operating system's message, which TensorStore quotes by number, or the beginning of the error's own."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if quoted := re.search(r"os_error_code='(\d+)'", str(error)):
+    if quoted := re.search(r"(?:os_error_code='|\[OS error )(\d+)", str(error)):  # the latter before TensorStore 0.1.82
         return os.strerror(int(quoted[1]))
     return (str(error).splitlines() or [type(error).__name__])[0][:120]
 

@@ -42,14 +42,14 @@ class DeviceSum:
             shared = unravel_shared(packed)
             return sum_in_parts(lambda part: ravel_pytree(of_rows(shared, part))[0], rows, microbatch_size)[None]
 
-        self._sum = jax.jit(over_instances(local, self._mesh, (SHARED, BY_INSTANCE), BY_INSTANCE))
+        self.compiled = jax.jit(over_instances(local, self._mesh, (SHARED, BY_INSTANCE), BY_INSTANCE))
 
     def pack(self, shared: Any) -> Float[Array, " number"]:
         return ravel_pytree(shared)[0]
 
     def __call__(self, packed: Float[Array, " number"], rows: Any) -> Float[Array, "device result"]:
         rows = jax.tree.map(lambda leaf: leaf if leaf.shape[0] == self.num_rows else leaf[self.rows], rows)
-        by_device = self._sum(on_all(packed, self._mesh), spread(rows, self._mesh))
+        by_device = self.compiled(on_all(packed, self._mesh), spread(rows, self._mesh))
         return on_first(by_device, self._mesh)
 
     def unpack(self, by_device: Float[Array, "device result"]) -> Any:

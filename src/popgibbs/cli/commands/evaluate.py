@@ -33,16 +33,18 @@ def evaluate(
     ] = None,
     seed: Seed = 7,
     figure: Annotated[
-        Path | None, typer.Option(help="A PNG file for a picture of samples over sweeps; a GIF shows videos.")
+        Path | None, typer.Option(help="Write a picture of samples over sweeps to this PNG file, or GIF for videos.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Sample held-out instances, by default of the paper's size, and compare with the latents that generated them."""
+    """Sample held-out instances, by default of the paper's size, and compare them with the generating latents."""
     experiment = registry.experiment(name)
     if figure is not None:
         check_output(figure, makes_parents=True)
     given = parse_sizes(size, experiment, experiment.instances_are)
     num_instances = given.pop(experiment.instances_are, None) or instances or experiment.num_instances
+    if num_instances < 2:
+        raise ValueError(f"--{experiment.instances_are} must be at least 2, because results have standard errors")
     sized = experiment.sized(experiment.size, **given)
     directory = run or experiment.shipped / experiment.default
     sampler, about = runs.load(experiment, directory, step, **sized)

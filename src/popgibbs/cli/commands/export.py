@@ -17,6 +17,6 @@ def export(
     out_dir: Annotated[Path, typer.Option("--out", help="A new directory for the sampler.")],
     step: Step = None,
 ) -> None:
-    """Write the sampler of a run by itself, without its training state."""
+    """Write the sampler of a run without its training state."""
     export_run(run, out_dir, runs.describe(run, step)["step"])
     out.print(f"{run} → {out_dir}; next: popgibbs sample {out_dir} DATA.npz --out posterior.nc", soft_wrap=True)

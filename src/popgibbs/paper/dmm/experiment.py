@@ -24,9 +24,9 @@ DATA = {"x": "points"}
 def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
 
-    `default` has proposals that see the decoder, and accepts centre by centre and point by point; `circle` has a decoder
-    that can only be a circle, `wide` the noise of the authors' runs. `paper` has the paper's networks and weighs
-    everything; `rws` has the same networks and no sweeps.
+    `default` has proposals that see the decoder, and accepts centre by centre and point by point; `circle` is the same
+    with a decoder that can only be a circle, `wide` with the noise of the authors' runs. `paper` has the paper's networks
+    and reweights every block; `rws` has the same networks and no sweeps.
     """
     del size
     key_model, key_centres, key_points = jax.random.split(key, 3)
@@ -67,7 +67,7 @@ def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> Mixt
 
 
 def reconstruct(model: Any, sample: Mapping[str, np.ndarray]) -> Values:
-    """Each point where its curve has it, without noise."""
+    """Each point at its place on its cluster's curve, without noise."""
     return {"x": np.asarray(model.decode(sample["h"])) + sample["mu"][sample["c"]]}
 
 
@@ -80,7 +80,7 @@ TEMPERED = Training(
     size={"points": 80},
     tempering=Tempering(start=0.005, min_ess_fraction=0.4, rate=1.5e-3),
 )
-# As many particles a step as four sweeps of eight. Weights of whole instances collapse whatever the temperature.
+# As many particles per step as four sweeps of eight. Weights of whole instances collapse at any temperature.
 ONE_SHOT = replace(TEMPERED, num_sweeps=0, num_particles=32, tempering=None)
 
 EXPERIMENT = Experiment(

@@ -1,4 +1,4 @@
-"""How well a curve and assignments were found."""
+"""Measures of the learned curve and of the inferred assignments."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from popgibbs.paper.dmm.model import NUM_CLUSTERS, DeepMixture
 from popgibbs.paper.experiment import Evaluated
 
 NUM_PARTS = 12
-CLEARANCE = 0.4  # assignments are compared on points that lie farther than this from every other ring
+CLEARANCE = 0.4  # assignments are compared on points that are farther than this from every other ring
 
 
 def radius(evaluated: Evaluated) -> float:
@@ -20,7 +20,7 @@ def radius(evaluated: Evaluated) -> float:
 
 
 def coverage(evaluated: Evaluated) -> list[float]:
-    """The share of all points that posterior draws lay on each twelfth of the circle about the curve's mean."""
+    """The share of all points that posterior draws place on each twelfth of the circle about the curve's mean."""
     model, posterior = evaluated.apg.built.model, evaluated.posterior
     _, centre = _curve(model)
     h = np.concatenate([posterior[i]["h"][:, 0].ravel() for i in range(len(posterior))])
@@ -47,14 +47,14 @@ def assignment_accuracy(evaluated: Evaluated) -> float:
 
 
 def clear_points(x: np.ndarray, truth: Values) -> np.ndarray:
-    """Which points lie far from every ring that is not their own."""
+    """Which points are far from every ring except their own."""
     distance = np.abs(np.linalg.norm(x[:, None] - truth["mu"], axis=-1) - RADIUS)
     own = np.arange(NUM_CLUSTERS) == np.asarray(truth["c"])[:, None]
     return np.all((distance > CLEARANCE) | own, axis=1)
 
 
 def best_agreement(truth: np.ndarray, found: np.ndarray) -> int:
-    """How many labels agree when those found are renamed, one to one, as suits them best."""
+    """How many labels agree under the best one-to-one renaming of those found."""
     counts = np.zeros((NUM_CLUSTERS, NUM_CLUSTERS), int)
     np.add.at(counts, (truth, found), 1)
     return int(counts[linear_sum_assignment(-counts)].sum())

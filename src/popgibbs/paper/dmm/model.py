@@ -17,10 +17,10 @@ NOISE = 0.1
 
 
 class Curve(eqx.Module):
-    """The paper's decoder, a network of one hidden layer from [0, 1] to the plane, with its mean at the origin.
+    """The paper's decoder, a network with one hidden layer from [0, 1] to the plane, with its mean at the origin.
 
-    Without that, a shift of the curve and the opposite shift of all centres cancel. Training then drifts along: what
-    proposals learned about x − μ is always out of date, and the misfit pushes the curve on.
+    Otherwise a shift of the curve and the opposite shift of all centres would cancel, and training would drift: the
+    proposals' knowledge of x − μ would always be out of date, and the misfit would push the curve further.
     """
 
     hidden: eqx.nn.Linear
@@ -29,8 +29,8 @@ class Curve(eqx.Module):
     def __init__(self, *, key: Key[Array, ""]):
         key_hidden, key_out = jax.random.split(key)
         hidden = eqx.nn.Linear(1, 32, key=key_hidden)
-        # Hidden units that switch all along the input: by the usual biases most do in the middle, and the curve stands
-        # nearly still at its ends.
+        # Hidden units that switch all along the input: with the usual biases most switch in the middle, and the curve
+        # hardly moves at its ends.
         switch = jnp.linspace(-4.0, 4.0, 32)
         self.hidden = eqx.tree_at(lambda layer: layer.bias, hidden, -hidden.weight[:, 0] * switch)
         self.out = eqx.nn.Linear(32, 2, use_bias=False, key=key_out)
@@ -40,15 +40,15 @@ class Curve(eqx.Module):
         return self.raw(h) - jnp.mean(self.raw(places), axis=0)
 
     def raw(self, h: Float[Array, " point"]) -> Float[Array, "point 2"]:
-        # The input spans [-4, 4]: over [0, 1] a fresh network is all but linear. Written out, because on CPU products
-        # with an axis of one or two take several times as long.
+        # The input is scaled to [-4, 4]: over [0, 1] a fresh network is almost linear. Products are unrolled, because on
+        # CPU they take several times as long with an axis of one or two entries.
         assert self.hidden.bias is not None
         hidden = jnp.tanh((8 * h[:, None] - 4) * self.hidden.weight[:, 0] + self.hidden.bias)
         return jnp.stack([hidden @ row for row in self.out.weight], axis=-1)
 
 
 class Circle(eqx.Module):
-    """A curve whose points are brought to one learned distance from the origin."""
+    """A curve whose points are scaled to one learned distance from the origin."""
 
     direction: Curve
     log_radius: Array

@@ -1,4 +1,4 @@
-"""Proposals that see the decoder: they need not learn it a second time."""
+"""Proposals that see the decoder, so that they need not learn it a second time."""
 
 from functools import reduce
 from typing import Any
@@ -16,13 +16,13 @@ from popgibbs.paper.dmm.model import CENTRE_SCALE, NUM_CLUSTERS
 from popgibbs.statistics import Beta, Categorical, Offsets, choose, pool
 
 REACH = 0.5  # points nearer than this to a curve count as explained by it
-GREED = 100.0  # of two candidates, one that explains a hundredth of the points more is chosen e times as often
+GREED = 100.0  # a candidate that explains a further hundredth of the points is chosen e times as often
 
 
 class Centres(eqx.Module):
-    """q(μ | x, c, h): the conjugate update by what the decoder leaves of each point, with a learned scale.
+    """q(μ | x, c, h): the conjugate update with the residuals x_n − g(h_n), with a learned scale.
 
-    The first draw is about seeds.
+    The first draw is centred at seeds.
     """
 
     log_scale: Array
@@ -46,7 +46,7 @@ class Centres(eqx.Module):
 
 
 def noise_variance(data: ProposalData, model: Any) -> Any:
-    """That of the model, or the larger one that a tempered likelihood amounts to."""
+    """The model's noise variance, or the larger one that a tempered likelihood is equivalent to."""
     return model.noise**2 if data.beta is None else model.noise**2 / data.beta
 
 
@@ -55,9 +55,9 @@ def seeds(
 ) -> Float[Array, "cluster 2"]:
     """Centres whose curves together explain the points, chosen one after another at random, then moved to the points.
 
-    A candidate is a centre that lays some place of the decoder's curve on some point. It is chosen for the points that
-    come closer to its curve than to the curves before it. Candidates are the same for all particles, so that their
-    distances are computed once an instance; the choice among them is each particle's own.
+    A candidate is a centre that puts some place of the decoder's curve on some point. It is chosen by how much closer the
+    points are to its curve than to the curves before it. Candidates are the same for all particles, so that their
+    distances are computed once per instance; each particle makes its own choice among them.
     """
     x, mask = data["x"], data.mask["points"]
     curve = model.decode((jnp.arange(num_places) + 0.5) / num_places)
@@ -70,7 +70,7 @@ def seeds(
     def nearest(least: Array, place: Array) -> tuple[Array, None]:
         return jnp.minimum(least, _squared(*_between(x - place, candidates))), None
 
-    # Place by place, as a running minimum: the array over candidates, points and places is never laid out.
+    # A running minimum over places: the array over candidates, points and places is never materialised.
     squared, _ = jax.lax.scan(nearest, jnp.full((num_candidates, x.shape[0]), jnp.inf), curve)
     unexplained = jnp.where(mask, jnp.minimum(squared / reach**2, 1.0), 0.0)
 
@@ -99,7 +99,7 @@ def seeds(
 
 
 def _between(x: Float[Array, "point 2"], origins: Float[Array, "origin 2"]) -> list[Float[Array, "origin point"]]:
-    """x − origin for all pairs, an array an axis: on CPU reductions over an axis of two take many times as long."""
+    """x − origin for all pairs, one array per axis: on CPU reductions over an axis of two take many times as long."""
     return [x[:, axis] - origins[:, axis, None] for axis in range(2)]
 
 
@@ -108,10 +108,10 @@ def _squared(first: Float[Array, "*shape"], second: Float[Array, "*shape"]) -> F
 
 
 class Points(eqx.Module):
-    """q(c, h | x, μ): a network on x_n − μ_m guesses places on each curve; the decoder there says how well they fit.
+    """q(c, h | x, μ): a network on x_n − μ_m guesses places on each curve, and the decoder scores how well they fit.
 
     A guess is a mixture of two Betas. Where the curve closes, h jumps from one end of its range to the other, and a
-    network that is smooth can follow only by fading from one Beta to the other.
+    smooth network can follow only by shifting weight from one Beta to the other.
     """
 
     place: Offsets

@@ -13,7 +13,7 @@ SIZE = {"points": 600}
 
 
 def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, num_particles: int) -> dict[str, Method]:
-    """Each with the decoder that was learned with it; BPG has that of the paper's networks."""
+    """Each sampler uses the decoder that it learned; BPG uses that of the paper's networks."""
     bpg = with_prior_proposals(samplers["paper"], "mu")
     budget: Any = {"num_sweeps": num_sweeps, "num_particles": num_particles}
     found = matched(samplers["default"], rws=samplers["rws"], bpg=bpg, moved=moved, **budget)
@@ -25,7 +25,7 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
     }
 
 
-HMC_REASON = "it moves on from RWS, whose decoder has not become a ring here, at the noise of 0.1 that the paper states"
+HMC_REASON = "it starts from RWS, whose decoder has not become a ring here, at the noise of 0.1 that the paper states"
 
 STUDY = Study(
     experiment=DMM,
@@ -57,8 +57,8 @@ STUDY = Study(
     },
     limits={},
     reasons={
-        "RWS": "weights of 600 points at once leave one effective particle, and no decoder is learned from it",
-        "BPG": "it has the decoder that was learned with sweeps, and only its centres come from the prior",
+        "RWS": "weighing 600 points at once leaves one effective particle, from which no decoder is learned",
+        "BPG": "it uses the decoder that was learned with sweeps, and only its centres come from the prior",
         **{f"HMC-RWS, LF={steps}": HMC_REASON for steps in (1, 5, 10)},
     },
 )

@@ -27,7 +27,7 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     """A fresh sampler.
 
     `default` starts from seeds and accepts assignments point by point; `paper` starts from the paper's single layer and
-    weighs everything; `rws` has the same networks and no sweeps.
+    reweights every block; `rws` has the same networks and no sweeps.
     """
     del size
     key_globals, key_assignments, key_first = jax.random.split(key, 3)
@@ -60,7 +60,7 @@ def _kls(learned: Any, key: PRNGKey, num_instances: int, num_points: int) -> jax
 
 
 def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> MixtureDrawing:
-    """Ellipses of two deviations about the clusters."""
+    """The clusters as ellipses of two standard deviations."""
     del model
     angle = np.linspace(0, 2 * np.pi, 100)[:, None]
     circle = np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
@@ -71,9 +71,9 @@ def draw(model: Any, instance: Values, sample: Mapping[str, np.ndarray]) -> Mixt
 TRAINING = Training(
     num_steps=10_000, learning_rate=1e-2, num_sweeps=4, num_particles=10, batch_size=20, size={"points": 60}
 )
-# The paper's single layer takes longer to learn than seeds, which have nothing to.
+# The paper's single layer needs more steps than seeds, which have no parameters.
 FROM_A_LAYER = replace(TRAINING, num_steps=20_000)
-# As many particles a step as five sweeps of ten.
+# As many particles per step as five sweeps of ten.
 ONE_SHOT = replace(FROM_A_LAYER, num_sweeps=0, num_particles=50)
 
 EXPERIMENT = Experiment(

@@ -34,7 +34,7 @@ class Statistics(eqx.Module):
         self.share = eqx.nn.Linear(num_inputs, NUM_CLUSTERS, key=key_share)
 
     def __call__(self, data: Data, *inputs: Array) -> NormalGamma:
-        """The conjugate update by the pooled statistics."""
+        """The conjugate update with the pooled statistics."""
         values = pointwise(self.value, data["x"], *inputs)
         shares = softmax_of_few(pointwise(self.share, data["x"], *inputs))
         return conjugate_normal_gamma(PRIOR, values, shares, data.mask["points"])
@@ -43,8 +43,8 @@ class Statistics(eqx.Module):
 class Seeded(eqx.Module):
     """An initial proposal that breaks the symmetry between clusters: seeds, then a few rounds of soft assignment.
 
-    Each particle draws its own seeds, so a population starts from several guesses and the weights choose among them.
-    There is nothing to learn here: the other proposals see good samples from the first training step on.
+    Each particle draws its own seeds, so a population starts from several guesses and the weights choose among them. It
+    has no parameters, so the other proposals see good samples from the first training step on.
     """
 
     num_rounds: int = eqx.field(static=True, default=5)
@@ -101,7 +101,7 @@ class Assignments(eqx.Module):
 
 
 class Joint(eqx.Module):
-    """q(μ, τ, c | x): what the first draw is made of, as the proposal of a single block."""
+    """q(μ, τ, c | x): the parts of the first draw, as the proposal of a single block."""
 
     globals: Globals
     assignments: Assignments

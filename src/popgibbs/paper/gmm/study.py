@@ -19,9 +19,9 @@ MORE = "BPG, 100 × the particles"
 
 
 def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, num_particles: int) -> dict[str, Method]:
-    """All start from the paper's single layer, except the last, which starts from seeds.
+    """All methods start from the paper's single layer, except the last, which starts from seeds.
 
-    APG with Metropolis moves has the proposals and the start of APG, but after the start nothing to resample by.
+    APG with Metropolis moves has the proposals and the start of APG, but after the start its weights stay equal.
     """
     apg, rws = samplers["paper"], samplers["rws"]
     exact = [Block("tau", "mu", proposal=ExactGlobals()), Block("c", proposal=Enumerated())]
@@ -41,14 +41,14 @@ def methods(samplers: Samplers, moved: Mapping[int, APG], *, num_sweeps: int, nu
 
 
 def one_instance(methods: Mapping[str, Method]) -> dict[str, Method]:
-    """The paper gives BPG a hundred times the particles here."""
+    """The methods of the convergence figure, in which the paper gives BPG a hundred times the particles."""
     left_out = ("RWS", "APG, Metropolis", "BPG", "BPG, all blocks", "Gibbs, resampled start")
     many = replace(methods["BPG"], num_particles=100 * methods["BPG"].num_particles)
     return {label: method for label, method in methods.items() if label not in left_out} | {MORE: many}
 
 
 def strategies(samplers: Samplers) -> dict[str, APG]:
-    """Blocks {μ, τ}, {c} and the single block {μ, τ, c}, of the same networks."""
+    """Blocks {μ, τ}, {c} and the single block {μ, τ, c}, with the same networks."""
     apg = samplers["paper"]
     parts = [block.proposal for block in apg.built.blocks]
     return {"decomposed": apg, "joint": apg.with_blocks([Block("tau", "mu", "c", proposal=Joint(*parts))])}
@@ -66,7 +66,7 @@ FULL = Preset(
     scaled_down="",
 )
 HMC_REASON = (
-    "step sizes are tuned to an acceptance of 0.8 for each, and assignments summed out exactly, after which ten leapfrog "
+    "each step size is tuned to an acceptance of 0.8 and assignments are summed out exactly, after which ten leapfrog "
     "steps gain little over five"
 )
 
@@ -108,9 +108,9 @@ STUDY = Study(
     },
     limits={},
     reasons={
-        "BPG": "it too starts from the prior, and every sweep replaces each cluster by the best of ten draws from it, "
-        "whatever was found before; the paper does not say how its own starts",
-        "Gibbs": "its chains start from one draw of RWS each, and what that misses takes many sweeps to mend",
+        "BPG": "here it also starts from the prior, and every sweep replaces each cluster by the best of ten draws from "
+        "the prior, regardless of what was found before; the paper does not say how its BPG starts",
+        "Gibbs": "each chain starts from one draw of RWS, and the errors of that draw take many sweeps to correct",
         **{f"HMC-RWS, LF={steps}": HMC_REASON for steps in (1, 5, 10)},
     },
 )

@@ -1,4 +1,4 @@
-"""Figures from results that exist; nothing here samples."""
+"""Figures from existing results; nothing here samples."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def bare(axes: Axes) -> None:
 
 
 def mixture_samples(drawings: Sequence[Mapping[str, MixtureDrawing]]) -> Figure:
-    """A row an instance: the data, then one drawing a title."""
+    """One row per instance: the data, then one drawing per title."""
     titles = list(drawings[0])
     points = [by_title[titles[0]].points for by_title in drawings]
     columns = 1 + len(titles)
@@ -48,7 +48,7 @@ def mixture_samples(drawings: Sequence[Mapping[str, MixtureDrawing]]) -> Figure:
 
 
 def _square(x: np.ndarray) -> list[tuple[float, float]]:
-    """Limits of both axes, of one length, so that circles are round."""
+    """Limits of both axes, equally long, so that circles are round."""
     half = 0.55 * float(np.ptp(x, axis=0).max()) + 0.1
     middle = (x.min(axis=0) + x.max(axis=0)) / 2
     return [(float(m) - half, float(m) + half) for m in middle]
@@ -91,7 +91,7 @@ def training_curves(steps: Sequence[int], loss: np.ndarray, ess: np.ndarray, lab
 
 
 def convergence_on_one(result: Mapping[str, Any]) -> Figure:
-    """Runs on one instance: the mean log joint over the paper's K, and where eight in ten of the runs lie."""
+    """Runs on one instance: the mean log joint over the paper's K, and the band from the 10% to the 90% quantile."""
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     axes = figure.subplots()
     best = max(curve["mean"][-1] for curve in result["methods"].values())
@@ -108,7 +108,7 @@ def convergence_on_one(result: Mapping[str, Any]) -> Figure:
 
 
 def fixed_budget(result: Mapping[str, Any]) -> Figure:
-    """Block strategies over K, as K·L is held: the log joint and ESS/L, with two standard errors."""
+    """Block strategies over K at constant K·L: the log joint and ESS/L, with two standard errors."""
     figure = Figure(figsize=(8, 3), layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, name, label in ((left, "log_joint", "log joint"), (right, "ess_share", "ESS/L")):
@@ -122,7 +122,7 @@ def fixed_budget(result: Mapping[str, Any]) -> Figure:
 
 
 def learning(result: Mapping[str, Any]) -> Figure:
-    """A measure over training steps with two standard errors, a line a K."""
+    """A measure over training steps with two standard errors, one line per K."""
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
     axes = figure.subplots()
     for colour, (k, curve) in zip(COLOURS, result["by_k"].items(), strict=False):

@@ -1,4 +1,4 @@
-"""Tracked videos as strips and as animations, from samples that exist."""
+"""Tracked videos as strips and as animations, from existing samples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ FRAMES_PER_SECOND = 8
 
 
 def strip(films: Sequence[Mapping[str, Film]]) -> Figure:
-    """Frames from the first to the last of every video: by title a row with boxes and a row as the sample has them."""
+    """Frames from the first to the last of every video: one row with boxes and one reconstructed row per title."""
     num_frames = len(_any(films).frames)
     shown = np.unique(np.linspace(0, num_frames - 1, NUM_SHOWN).round()).astype(int).tolist()
     rows = [(title, film) for by_title in films for title, film in by_title.items()]
@@ -34,7 +34,7 @@ def strip(films: Sequence[Mapping[str, Film]]) -> Figure:
 
 
 def save_animation(films: Sequence[Mapping[str, Film]], path: Path) -> None:
-    """A GIF with a column a title: boxes above, the frames as the sample has them below."""
+    """A GIF with one column per title: frames with boxes above, reconstructed frames below."""
     titles = list(films[0])
     figure = _figure(1.6 * len(titles), 3.3 * len(films))
     grid = figure.subplots(2 * len(films), len(titles), squeeze=False)
@@ -78,14 +78,14 @@ def _show_boxes(axes: Axes, film: Film, t: int) -> list[Rectangle]:
     ]
     for box in boxes:
         axes.add_patch(box)
-    # A box that sticks out does not make the picture smaller.
+    # Fixed limits, because a box that sticks out would shrink the picture.
     height, width = film.frames[t].shape
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
     return boxes
 
 
 def _corner(box: np.ndarray) -> tuple[float, float]:
-    """Pictures have the middle of a pixel at whole numbers, boxes its corner."""
+    """Matplotlib puts the middle of a pixel at whole numbers, boxes its corner."""
     return float(box[0]) - 0.5, float(box[1]) - 0.5
 
 

@@ -16,7 +16,7 @@ NUM_INSTANCES = 2
 NUM_PARTICLES = 10
 
 Drawings: TypeAlias = Sequence[Mapping[str, Drawing]]
-"""Of every instance, its samples by title."""
+"""For every instance, its samples by title."""
 
 
 def draw_samples(
@@ -24,8 +24,8 @@ def draw_samples(
 ) -> Drawings:
     """One sample of the first instances after chosen sweeps: the first particle of the resampled population.
 
-    Beside them, one of a sampler without sweeps at the same budget, if there is one, and what the last sample makes of
-    the instance, if the experiment reconstructs it.
+    Next to them, one sample of a sampler without sweeps at the same budget, if there is one, and the reconstruction of
+    the instance from the last sample, if the experiment defines it.
     """
     chosen = [{name: values[i] for name, values in instances.items()} for i in range(NUM_INSTANCES)]
     shown: dict[str, tuple[APG, Posterior]] = {}
@@ -38,7 +38,7 @@ def draw_samples(
     if sampler is not None:
         posterior = sampler.sample(key, chosen, num_sweeps=0, num_particles=NUM_PARTICLES)
         for k in SHOWN:
-            # Sweep by sweep, so that one compiled function does for all.
+            # One sweep at a time, so that all K share one compiled function.
             while posterior.num_sweeps < k - 1:
                 posterior = posterior.extend(key, 1)
             shown[f"K={k}"] = sampler, posterior.resampled(key)
@@ -58,5 +58,5 @@ def _first(samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def save_samples(drawings: Drawings, path: Path) -> None:
-    """A picture of the samples, as their kind of drawing is saved."""
+    """Save a picture of the samples in the way that their kind of drawing defines."""
     type(next(iter(drawings[0].values()))).save(drawings, path)

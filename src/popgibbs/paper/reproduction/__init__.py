@@ -1,4 +1,4 @@
-"""The paper's tables and figures of an experiment, by one call."""
+"""The paper's tables and figures of an experiment, in one call."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -23,9 +23,9 @@ from popgibbs.training import fingerprint, versions
 
 
 def reproduce(study: Study, preset: str, directory: Path, *, seed: int, console: Console) -> None:
-    """Measure what is not yet measured, then write `results.json`, `results.md` and the figures.
+    """Measure what is missing, then write `results.json`, `results.md` and the figures.
 
-    Everything measured is kept in the directory, so that after a stop the same call goes on.
+    Measurements are saved in the directory, so that after a stop the same call continues.
     """
     if preset not in study.presets:
         raise ValueError(f"there is no preset '{preset}'; there are {', '.join(study.presets)}")
@@ -52,7 +52,7 @@ def reproduce(study: Study, preset: str, directory: Path, *, seed: int, console:
 
 
 def _behind(study: Study, preset: str) -> dict[str, Any]:
-    """What else numbers depend on: with any of it changed, what was measured before does not belong to the rest."""
+    """Everything else that the numbers depend on; if any of it changes, earlier measurements cannot be reused."""
     shipped = {variant: study.experiment.shipped / variant for variant in study.variants}
     return {
         "versions": versions(),
@@ -77,7 +77,7 @@ def _measured(work: Work) -> dict[str, Any]:
 
 
 def _curves(work: Work, results: Mapping[str, Any]) -> Iterator[str]:
-    """Draw what there is; yields the files' names."""
+    """Draw the curves that were measured; yields the names of the files."""
     drawn = {
         "convergence": figures.convergence_on_one,
         "fixed_budget": figures.fixed_budget,
@@ -90,7 +90,7 @@ def _curves(work: Work, results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pictures(work: Work) -> Iterator[str]:
-    """Draw samples over sweeps beside one of RWS, unless they are there; yields the files' names."""
+    """Draw samples over sweeps next to one of RWS, unless the files exist; yields the names of the files."""
     for size in work.preset.pictures:
         stem = "-".join(["samples", *label_of(size).replace(",", "").split()])
         paths = [work.store.directory / f"{stem}{suffix}" for suffix in work.study.suffixes]

@@ -15,11 +15,11 @@ from popgibbs.paper.reproduction.work import Work
 from popgibbs.paper.study import Learning
 from popgibbs.paper.tables import held_out
 
-POINTS = 20  # of a curve over training
+POINTS = 20  # on a curve over training
 
 
 def convergence(work: Work, methods: Mapping[str, Method]) -> dict[str, Any]:
-    """The log joint over sweeps of many runs on one instance: the mean, and between which values eight in ten lie."""
+    """The log joint over sweeps of many runs on one instance: the mean and the 10% and 90% quantiles."""
     size, num_runs = work.preset.settings[0].size, work.preset.num_runs
     one = held_out(work.experiment, work.seed, 1, size)
     instances, truth = jax.tree.map(lambda leaf: np.repeat(leaf, num_runs, axis=0), one)
@@ -37,7 +37,7 @@ def convergence(work: Work, methods: Mapping[str, Method]) -> dict[str, Any]:
 
 
 def fixed_budget(work: Work, strategies: Mapping[str, APG]) -> dict[str, Any]:
-    """The log joint and ESS/L, averaged over the blocks of the last sweep, of block strategies as K·L is held."""
+    """The log joint and ESS/L of block strategies at constant K·L, ESS/L averaged over the blocks of the last sweep."""
     preset, size = work.preset, work.preset.settings[0].size
     instances, truth = held_out(work.experiment, work.seed, preset.budget_instances, size)
     curves: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def fixed_budget(work: Work, strategies: Mapping[str, APG]) -> dict[str, Any]:
 
 
 def learning(work: Work, learning: Learning) -> dict[str, Any]:
-    """A measure while a variant trains, with more sweeps or with more particles."""
+    """A measure during the training of a variant, for several splits of the budget into sweeps and particles."""
     usual = work.experiment.variants[learning.variant].training
     every = max(work.preset.learning_steps // POINTS, 1)
     curves = {}

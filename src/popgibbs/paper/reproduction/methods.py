@@ -25,7 +25,7 @@ def methods_of(work: Work, samplers: Samplers, setting: Setting) -> dict[str, Me
         return hmc_rws(samplers["rws"], step_size=step_size, num_steps=steps, sum_out_finite=work.study.sum_out_finite)
 
     def tune(steps: int) -> float:
-        work.console.print(f"{label_of(size)}: a step size for {hmc_label(steps)} ...")
+        work.console.print(f"{label_of(size)}: tuning the step size of {hmc_label(steps)} ...")
         keys = jax.random.split(fold_in(jax.random.key(work.seed), 0x7C9E), work.preset.tuning_instances)
         instances = jax.device_get(jax.vmap(lambda key: work.experiment.simulate(key, **size)[0])(keys))
         fresh = moved(steps, 1.0)
@@ -44,14 +44,14 @@ def methods_of(work: Work, samplers: Samplers, setting: Setting) -> dict[str, Me
 
 
 def measure(work: Work, methods: Mapping[str, Method], setting: Setting) -> dict[str, Any]:
-    """What all methods reach on the same instances."""
+    """The results of all methods on the same instances."""
     rows, first = {}, None
     for label, method in methods.items():
         work.console.print(f"{setting.label}: {label} ...")
         measured = _in_chunks(work, label, method, setting)
         last = measured["log_joint"][:, -1]
         first = last if first is None else first
-        with np.errstate(invalid="ignore"):  # where weights failed there may be a log joint of −inf
+        with np.errstate(invalid="ignore"):  # failed weights may give a log joint of −inf
             rows[label] = {**method.spent, **_summary(measured), "behind": mean_of(first - last)}
     return {
         "label": setting.label,
@@ -64,7 +64,7 @@ def measure(work: Work, methods: Mapping[str, Method], setting: Setting) -> dict
 
 
 def _parts(setting: Setting) -> list[tuple[int, int]]:
-    """The parts of a setting's instances, and how many each has."""
+    """The parts of a setting's instances, each with its number of instances."""
     starts = range(0, setting.num_instances, setting.chunk)
     return [(part, min(setting.chunk, setting.num_instances - start)) for part, start in enumerate(starts)]
 
@@ -82,7 +82,7 @@ def _in_chunks(work: Work, label: str, method: Method, setting: Setting) -> dict
 
 
 def run_method(experiment: Experiment, method: Method, key: PRNGKey, instances: Values, truth: Values) -> dict[str, Any]:
-    """Numbers of every instance: after each sweep, or of each block in the last sweep."""
+    """The numbers of every instance, by sweep or, for ESS and acceptance, by block in the last sweep."""
     reached = run(
         experiment,
         method.sampler,
@@ -111,7 +111,7 @@ def _summary(measured: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {
         "ess_share": float(measured["ess_share"].mean()),  # over the blocks of the last sweep
         "acceptance": float(measured["acceptance"][:, 0].mean()),
-        "failed": int(measured["failed"].sum()),  # instances in which no particle had weight
+        "failed": int(measured["failed"].sum()),  # instances in which every particle lost its weight
         "seconds_an_instance": float(measured["seconds"].mean()),
         **{
             name: {**mean_of(values[:, -1]), "by_sweep": [mean_of(column) for column in values.T]}
@@ -121,7 +121,7 @@ def _summary(measured: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _limit(work: Work, apg: APG, setting: Setting) -> dict[str, float] | None:
-    """The log joint at the latents that generated the instances, if there are such."""
+    """The log joint at the latents that generated the instances, if a model's latents did."""
     if work.experiment.generating is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Results as Markdown: tables with the paper's numbers and the limits beside ours."""
+"""Results as Markdown: tables with our numbers next to the paper's and the limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ LABELS = {"log_joint": "log joint", "squared_error": "squared error a frame"}
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """Everything there is to read about a reproduction."""
+    """The whole page about a reproduction."""
     parts = [f"# {results['experiment']}, preset {results['preset']}", _about(results)]
     if len(results["settings"]) > 1:
         for number in _numbers(results["settings"][0]):
@@ -35,12 +35,12 @@ def heading(setting: Mapping[str, Any]) -> str:
 
 
 def _numbers(setting: Mapping[str, Any]) -> list[str]:
-    """What was measured of every method."""
+    """The numbers that were measured for every method."""
     return [name for name in LABELS if name in next(iter(setting["methods"].values()))]
 
 
 def overview_table(results: Mapping[str, Any], number: str) -> str:
-    """One number of all settings: a row a method, the first also at earlier sweeps; behind it the paper's."""
+    """One number in all settings, with the paper's in brackets: one row per method, the first also at earlier sweeps."""
     settings, reported = results["settings"], results["paper"].get(number, {})
     rows: dict[str, dict[str, str]] = {}
     for setting in settings:
@@ -61,7 +61,7 @@ def overview_table(results: Mapping[str, Any], number: str) -> str:
 
 
 def settings_table(setting: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """A row a method; the first also at earlier sweeps."""
+    """One row per method, the first also at earlier sweeps."""
     methods = setting["methods"]
     first = next(iter(methods))
     numbers = _numbers(setting)
@@ -100,7 +100,7 @@ def _spent(k: int, particles: int, evaluations: int) -> dict[str, str]:
 
 
 def _reported(label: str, setting: str, paper: Mapping[str, Any]) -> dict[str, str]:
-    """What the paper has for a row."""
+    """The paper's numbers for a row."""
     found = {name: by_setting.get(setting, {}).get(label) for name, by_setting in paper.items()}
     return {f"{LABELS[name]}, paper": f"{value:,.1f}" for name, value in found.items() if value is not None}
 
@@ -112,11 +112,11 @@ def _limits(setting: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, 
 
 def _failures(setting: Mapping[str, Any]) -> list[str]:
     failed = [f"{label} on {row['failed']} instances" for label, row in setting["methods"].items() if row["failed"]]
-    return [f"No particle had weight, so that numbers mean nothing: {', '.join(failed)}."] if failed else []
+    return [f"All particles lost their weight, so these numbers mean nothing: {', '.join(failed)}."] if failed else []
 
 
 def _orders(setting: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
-    """Where the paper has two methods the other way round, and why, as far as it is known."""
+    """The order of the methods here and in the paper, and the known reasons where they differ."""
     reported = results["paper"].get("log_joint", {}).get(setting["label"], {})
     methods = setting["methods"]
     ours = sorted(
@@ -165,12 +165,12 @@ def with_error(entry: Mapping[str, float], digits: int = 1) -> str:
 
 
 def _rough(entry: Mapping[str, float]) -> str:
-    """Where numbers fall by orders of magnitude."""
+    """With few digits, for numbers that span orders of magnitude."""
     return f"{entry['mean']:.2g} ± {entry['se']:.1g}"
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
-    """A table; what a row lacks is left empty."""
+    """A table; columns that a row lacks are left empty."""
     lines = [columns, ["---", *["--:"] * (len(columns) - 1)], *([row.get(name, "") for name in columns] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Measurements that survive a stop."""
+"""A resumable on-disk cache of measurements."""
 
 import json
 import os
@@ -12,7 +12,11 @@ from popgibbs.training import versions
 
 
 class Store:
-    """Every measurement is a file, written when it is made; asked for again it is read."""
+    """One file per measurement, written when it is made and read when it is needed again.
+
+    `setup` describes everything that the measurements depend on; a directory that was started with a different one is
+    refused.
+    """
 
     def __init__(self, directory: Path, setup: Mapping[str, Any]):
         self.directory = directory
@@ -20,31 +24,31 @@ class Store:
         path = directory / "setup.json"
         if not path.exists():
             if directory.exists() and any(directory.iterdir()):
-                raise ValueError(f"{directory} holds something else; choose another directory")
+                raise ValueError(f"{directory} holds other files; choose another directory")
             write_json(path, self.setup)
         elif (found := read_json(path)) != self.setup:
             differ = sorted(name for name in {*found, *self.setup} if found.get(name) != self.setup.get(name))
             before, now = found.get(differ[0]), self.setup.get(differ[0])
             plain = isinstance(before, str | int) and isinstance(now, str | int)
-            told = f"{differ[0]}={before}, now it is {now}" if plain else f"other {differ[0]}"
-            raise ValueError(f"{directory} was begun with {told}; choose another directory")
+            change = f"{differ[0]}={before}, now it is {now}" if plain else f"different {differ[0]}"
+            raise ValueError(f"{directory} was started with {change}; choose another directory")
 
     def get(self, name: str, measure: Callable[[], Any]) -> Any:
-        """The measurement of that name, made now if it was not before."""
+        """The measurement of that name, made now if there is none."""
         path = self.directory / "measured" / f"{_plain(name)}.json"
         if not path.exists():
             write_json(path, measure())
         return read_json(path)
 
     def all(self, name: str) -> dict[str, Any]:
-        """The measurements whose names go on after that one, by what they go on with."""
+        """All measurements below a name, by the rest of their names."""
         return {
             path.stem: read_json(path) for path in sorted((self.directory / "measured" / _plain(name)).glob("*.json"))
         }
 
 
 def _plain(name: str) -> str:
-    """A name as one of files: letters, digits and dashes, in folders."""
+    """A name as a path: letters, digits and dashes, with slashes between folders."""
     return "".join(c if c.isalnum() or c == "/" else "-" for c in name.lower().replace("·", "").replace(", ", " "))
 
 
@@ -58,11 +62,11 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except ValueError:
-        raise ValueError(f"{path} is not JSON; delete it, and it is measured again") from None
+        raise ValueError(f"{path} is not JSON; delete it to measure it again") from None
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """The machine and the versions that the numbers were measured with."""
     return {
         "system": platform.system(),
         "processor": _processor(),

@@ -1,4 +1,4 @@
-"""What all parts of a reproduction share: the study, what is spent, trained samplers, what was measured before."""
+"""The state that all parts of a reproduction share: the study, its budget, trained samplers, earlier measurements."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Work:
     store: Store
     seed: int
     console: Console
-    _loaded: dict[str, dict[str, APG]] = field(default_factory=dict)  # by size: building samplers takes long
+    _loaded: dict[str, dict[str, APG]] = field(default_factory=dict)  # by size, because building samplers is slow
 
     @property
     def experiment(self) -> Experiment:
@@ -34,7 +34,7 @@ class Work:
 
     @cached_property
     def runs(self) -> dict[str, Path]:
-        """The run of every variant, trained now where none comes with the package."""
+        """The run of every variant, trained now if the package has none."""
         found = {}
         for variant in self.study.variants:
             found[variant] = self.experiment.shipped / variant
@@ -47,7 +47,7 @@ class Work:
     def train(
         self, directory: Path, variant: str, training: Training, note: Callable[[int, APG], None] | None = None
     ) -> None:
-        """Train in a directory, or go on there; `note` is called at every checkpoint."""
+        """Train in a directory, or continue the run there; `note` is called at every checkpoint."""
         self.experiment.fit(
             jax.random.key(self.seed),
             variant,
