@@ -115,9 +115,9 @@ class Checkpoints:
         if not written:
             raise CheckpointError(f"step {step} is not saved in {self.directory}, which holds step {self.latest}")
         if not self._read_back:
-            self._checksaved_steps(step)
+            self._check_saved(step)
 
-    def _checksaved_steps(self, step: int) -> None:
+    def _check_saved(self, step: int) -> None:
         """Read the first checkpoint back, so that unreadable storage is found at the start of a run, not at its end."""
         try:
             read(self.directory, step)
