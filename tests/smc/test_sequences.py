@@ -365,7 +365,7 @@ def test_a_proposal_of_a_step_draws_one_state_of_the_models_shape():
     def twice(data, t, previous, following, globals, model):
         numpyro.sample("z", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
 
-    with pytest.raises(ValueError, match=r"block 'z'.*shape \(2,\).*one step has shape \(\)"):
+    with pytest.raises(ValueError, match=r"block 'z'.*shape \(2,\).*one step of the model has shape \(\)"):
         build(twice)
 
 

@@ -115,7 +115,7 @@ def _checked_sites(block: Block, draw: Draw, target: Target) -> dict[str, Abstra
             raise ValueError(f"{what} masks or scales the density of '{name}'; it must be the density of its draws")
         shape = jax.eval_shape(block.probed, models.value).shape
         if mine.value.shape != shape:
-            whose = "the model's" if shape == models.value.shape else "one step of the model's"
+            whose = "the model's" if shape == models.value.shape else "one step of the model"
             raise ValueError(f"{what} draws '{name}' with shape {mine.value.shape}; {whose} has shape {shape}")
         if mine.discrete != models.discrete:
             kinds = {True: "discrete", False: "continuous"}
