@@ -29,18 +29,18 @@ def video(key, digits, frames):
     ("experiment", "variant", "size", "num_instances", "log_joint", "log_evidence"),
     [
         (GMM, "default", {"points": 30}, 8, [-146.70316, -146.85750, -146.96898, -146.98146], -137.42205),
-        (GMM, "paper", {"points": 30}, 8, [-218.33968, -182.61525, -166.31589, -158.01019], -193.46137),
         (DMM, "default", {"points": 40}, 4, [-15.017067, -15.256453, -14.606855, -14.948410], -160.11218),
         pytest.param(
             *(replace(BMNIST, simulate_held_out=video), "default", {"digits": 2, "frames": 4}, 2),
             *([-1896.0305, -1793.2546, -1792.6503, -1791.2227], -2019.8929),
         ),
     ],
-    ids=["mixture", "mixture, the paper's networks", "deep mixture", "bouncing digits"],
+    ids=["mixture", "deep mixture", "bouncing digits"],
 )
 def test_evaluation_of_a_shipped_sampler_gives_the_same_digits(
     experiment, variant, size, num_instances, log_joint, log_evidence
 ):
+    experiment = replace(experiment, measures={})  # which would only be compiled
     sampler, _ = runs.load(experiment, experiment.shipped / variant, **size)
     budget = {"num_sweeps": 3, "num_particles": 4, "num_populations": 2}
     result, _ = evaluate(experiment, sampler, num_instances=num_instances, size=size, seed=7, **budget)
