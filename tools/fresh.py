@@ -2,7 +2,7 @@
 
     python tools/fresh.py                               # every dependency at its newest version
     python tools/fresh.py --lowest                      # every dependency at its lower bound in pyproject.toml
-    python tools/fresh.py --lowest tests/test_moves.py  # and run tests there
+    python tools/fresh.py --lowest tests/moves  # and run tests there
 
 The environment has the Python that runs this file and is removed at the end; the wheel stays in dist/. Lower bounds hold
 for the oldest Python that the package supports, because newer ones need newer versions of NumPy and others.
