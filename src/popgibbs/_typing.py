@@ -35,17 +35,6 @@ Resampler: TypeAlias = Callable[[PRNGKey, Weights], Ancestors]
 
 
 @runtime_checkable
-class Proposal(Protocol):
-    """A NumPyro program that samples exactly the sites of its block.
-
-    It sees the instance, the latents of the *other* blocks, and the model with its gradient stopped. An optional method
-    `initial` with the same arguments makes the first draw, when only the latents of earlier blocks exist.
-    """
-
-    def __call__(self, data: Any, latents: Values, model: Model) -> Any: ...
-
-
-@runtime_checkable
 class Tracker(Protocol):
     """A function that is called with the metrics of a training step, by name."""
 

@@ -46,7 +46,7 @@ class Runner:
         for begin in range(0, len(bucket), size):
             real = min(size, len(bucket) - begin)
             rows = begin + filled_rows(real, size)  # so that all batches have one shape
-            keys = jax.vmap(lambda index: fold_in(key, index))(jnp.asarray(bucket.indices[rows]))
+            keys = instance_keys(key, jnp.asarray(bucket.indices[rows]))
             data, before = jax.tree.map(lambda leaf: leaf[rows], (bucket.data, after))  # noqa: B023
             found = _run_batch(
                 self.sampler,
@@ -69,6 +69,11 @@ class Runner:
             jax.tree.map(lambda *leaves: np.concatenate(leaves), *populations),
             jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *infos),
         )
+
+
+def instance_keys(key: PRNGKey, indices: Array) -> Array:
+    """The key of each instance, which depends on its index but not on the batch."""
+    return jax.vmap(lambda index: fold_in(key, index))(indices)
 
 
 @eqx.filter_jit

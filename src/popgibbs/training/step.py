@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from popgibbs._typing import PRNGKey, UpdateModel
 from popgibbs.data import Data
+from popgibbs.running import instance_keys
 from popgibbs.smc import BuiltSampler, weighted_sum
 from popgibbs.training.objective import Gradient, accumulate
 from popgibbs.training.tempering import Temper, Tempering
@@ -165,11 +166,6 @@ def _apply(
     )
     beta = jnp.exp(state.temper.log_beta)
     return new, Metrics(gradient.loss, *means[:-1], finite=finite, beta=beta, possible=means.possible)
-
-
-def instance_keys(key: PRNGKey, indices: Array) -> Array:
-    """The key of each instance, which depends on its index but not on the batch."""
-    return jax.vmap(lambda index: fold_in(key, index))(indices)
 
 
 def _all_finite(tree: Any) -> Array:
