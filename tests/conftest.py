@@ -1,5 +1,6 @@
 """Shared fixtures; while the tests run, arrays in popgibbs' signatures are checked against their declared shapes."""
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,8 @@ from jaxtyping import install_import_hook
 # beartype reads typing.Self only on classes that it decorates itself (families); the others hold NumPy arrays under the
 # names of JAX's.
 UNCHECKED = ("apg", "building.factory", "building.data_rules", "data.instances", "paper", "statistics.families")
+
+os.environ["POPGIBBS_CACHE"] = "off"  # tests compile what they test, and leave the user's cache alone
 
 package = find_spec("popgibbs")
 assert package is not None

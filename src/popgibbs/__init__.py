@@ -30,16 +30,22 @@ Examples:
     Posterior(2 instances × 1 populations × 4 particles, 2 sweeps, blocks [mu])
 """
 
-from popgibbs import distributions, statistics
-from popgibbs.apg import APG, Fit
-from popgibbs.distributions import Autoregressive, RefinedGuess
-from popgibbs.evaluation import Comparison, Method, compare, hmc_rws, tune_step_size, with_prior_proposals
-from popgibbs.model import StateSpaceModel
-from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
-from popgibbs.posterior import Posterior
-from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Prior
-from popgibbs.smc import Block, SequenceBlock, multinomial, residual, stratified, systematic
-from popgibbs.training import CheckpointError, Interrupted, Tempering
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Type checkers and the reference read these imports. At run time `__getattr__` makes each of them when its name is first
+# used, so that the command line can answer before JAX is imported.
+if TYPE_CHECKING:
+    from popgibbs import distributions, statistics
+    from popgibbs.apg import APG, Fit
+    from popgibbs.distributions import Autoregressive, RefinedGuess
+    from popgibbs.evaluation import Comparison, Method, compare, hmc_rws, tune_step_size, with_prior_proposals
+    from popgibbs.model import StateSpaceModel
+    from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
+    from popgibbs.posterior import Posterior
+    from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Prior
+    from popgibbs.smc import Block, SequenceBlock, multinomial, residual, stratified, systematic
+    from popgibbs.training import CheckpointError, Interrupted, Tempering
 
 __version__ = "0.1.0"
 
@@ -77,3 +83,28 @@ __all__ = [
     "systematic",
     "tune_step_size",
 ]
+
+_ROOMS = {
+    "popgibbs.apg": ("APG", "Fit"),
+    "popgibbs.distributions": ("Autoregressive", "RefinedGuess"),
+    "popgibbs.evaluation": ("Comparison", "Method", "compare", "hmc_rws", "tune_step_size", "with_prior_proposals"),
+    "popgibbs.model": ("StateSpaceModel",),
+    "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
+    "popgibbs.posterior": ("Posterior",),
+    "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Prior"),
+    "popgibbs.smc": ("Block", "SequenceBlock", "multinomial", "residual", "stratified", "systematic"),
+    "popgibbs.training": ("CheckpointError", "Interrupted", "Tempering"),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = getattr(import_module(_HOME[name]), name) if name in _HOME else import_module(f"{__name__}.{name}")
+    globals()[name] = value  # so that the next use is a plain lookup
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

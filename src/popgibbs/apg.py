@@ -13,7 +13,19 @@ import optax
 from popgibbs._arguments import as_key, whole_number
 from popgibbs._typing import KeyLike, Model, PRNGKey, Resampler, Tracker, UpdateModel, Values
 from popgibbs.building import build
-from popgibbs.data import Finite, Simulated, Source, as_instances, into_buckets, largest, parse_axes
+from popgibbs.data import (
+    Bucket,
+    Finite,
+    Simulated,
+    Source,
+    as_instances,
+    into_buckets,
+    largest,
+    needs_padding,
+    num_shapes,
+    parse_axes,
+    parse_sizes,
+)
 from popgibbs.model import TRACING
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
@@ -32,8 +44,10 @@ from popgibbs.training import (
     sampling_progress,
     to_names,
     training_progress,
+    waiting,
 )
 
+MOST_EXACT = 4  # sizes that instances may have where they cannot be padded; each is compiled for
 SAMPLE_BATCH = 100  # default number of instances sampled at once: large enough for speed, small enough for memory
 
 
@@ -53,6 +67,9 @@ class APG:
         initial: Another sampler of the same model whose initial proposals draw the first particles.
         resample: Maps a key and the log-weights of a population to the index of each new particle's ancestor:
             `systematic`, `stratified`, `residual` or `multinomial`.
+        sizes: The sizes to which instances are padded, by plate, such as `{"points": (50, 100, 200)}`; each size is
+            compiled for once. By default, instances of one size are not padded, and instances of several are padded to
+            at most two sizes.
         ess_threshold: Before each block, resample a population whose effective sample size is below this fraction of
             its particles. The default, 1, resamples unless all weights are equal, as the paper does.
 
@@ -75,10 +92,12 @@ class APG:
         example: Any = None,
         initial: "APG | None" = None,
         resample: Resampler = systematic,
+        sizes: Mapping[str, Sequence[int]] | None = None,
         ess_threshold: float = 1.0,
     ):
         self.model = model
         self.axes = parse_axes(data)
+        self.sizes = parse_sizes(sizes or {}, self.axes)
         self.blocks = tuple(blocks)
         self.initial = initial
         self._resample = resample
@@ -117,15 +136,18 @@ class APG:
         first = None if self.initial is None else self.initial.check(values)
         return build(self.model, self.blocks, self.axes, values, self._resample, self._ess_threshold, first)
 
-    def _check_padding(self, sampler: BuiltSampler, is_padded: bool, instances: Sequence[Values]) -> None:
-        """Raise if padding would change a result."""
-        if not is_padded:
-            return
+    def _can_pad(self, sampler: BuiltSampler, instances: Sequence[Values]) -> bool:
+        """Whether instances may be padded; raises if they have too many sizes to do without."""
+        if not needs_padding(instances, self.axes, self.sizes):
+            return True
         if sampler.small_example:  # too few elements to show every effect of padding
             with TRACING:
                 sampler = self._build(largest(instances, self.axes))
-        if sampler.cannot_pad:
+        if not sampler.cannot_pad:
+            return True
+        if self.sizes or num_shapes(instances, self.axes) > MOST_EXACT:
             raise ValueError(f"instances of different sizes are padded to one, but {sampler.cannot_pad}")
+        return False
 
     @property
     def built(self) -> BuiltSampler:
@@ -159,6 +181,7 @@ class APG:
             blocks=blocks,
             initial=initial,
             resample=self._resample,
+            sizes=self.sizes,
             ess_threshold=self._ess_threshold,
         )
 
@@ -261,9 +284,9 @@ class APG:
             update_model=update_model,
             microbatch_size=None if microbatch_size is None else whole_number("microbatch_size", microbatch_size),
         )
-        source, listed = self._source(key, instances)
-        sampler = self.check(largest(listed, self.axes))
-        self._check_padding(sampler, source.is_padded, listed)
+        with waiting("checking the sampler") if progress else nullcontext():
+            source, listed = self._source(key, instances, budget.batch_size)
+        sampler = self.built
         with ExitStack() as stack:
             saved = None
             if checkpoints is not None:
@@ -295,20 +318,31 @@ class APG:
             )
         return Fit(self.like(trained), history)
 
-    def _source(self, key: PRNGKey, instances: Any) -> tuple[Source, list[Values]]:
-        """The source of batches, and its instances, or one instance if they are simulated."""
+    def _source(self, key: PRNGKey, instances: Any, batch_size: int) -> tuple[Source, list[Values]]:
+        """The source of batches, and its instances, or one instance if they are simulated; all fit the model."""
         if callable(instances):
 
             def simulator(key: PRNGKey) -> Any:
                 with TRACING:  # it may be a NumPyro program
                     return instances(key)
 
-            example = jax.device_get(jax.jit(simulator)(key))
+            example = jax.eval_shape(simulator, key)
             if not isinstance(example, Mapping):
                 raise ValueError(f"the simulator must return a dict of arrays, but it returned {type(example).__name__}")
-            return Simulated(simulator, self.axes), as_instances([dict(example)], self.axes)
+            source = Simulated(simulator, self.axes)
+            # From a whole batch, because that program is needed anyway.
+            first = jax.tree.map(lambda leaf: leaf[0], jax.device_get(source.batch(key, 0, batch_size).values))
+            listed = as_instances([first], self.axes)
+            self.check(listed[0])
+            return source, listed
         listed = as_instances(instances, self.axes)
-        return Finite(listed, self.axes, seed=int(jax.random.randint(key, (), 0, 2**31 - 1))), listed
+        seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+        return Finite(self._buckets(listed), seed), listed
+
+    def _buckets(self, instances: list[Values]) -> list[Bucket]:
+        """Instances that fit the model, padded to few shapes."""
+        sampler = self.check(largest(instances, self.axes))
+        return into_buckets(instances, self.axes, self.sizes, can_pad=self._can_pad(sampler, instances))
 
     def sample(
         self,
@@ -354,13 +388,11 @@ class APG:
         num_populations = whole_number("num_populations", num_populations, 1)
         batch_size = whole_number("batch_size", batch_size, 1)
         listed = as_instances(instances, self.axes)
-        sampler = self.check(largest(listed, self.axes))
-        runner = Runner(
-            sampler=sampler, num_particles=num_particles, num_populations=num_populations, batch_size=batch_size
-        )
         with sampling_progress(len(listed)) if progress else nullcontext() as report:
-            buckets = into_buckets(listed, self.axes)
-            self._check_padding(sampler, any(bucket.is_padded for bucket in buckets), listed)
+            buckets = self._buckets(listed)
+            runner = Runner(
+                sampler=self.built, num_particles=num_particles, num_populations=num_populations, batch_size=batch_size
+            )
             parts = [Part(bucket, *runner.run(key, bucket, num_sweeps, report=report)) for bucket in buckets]
         posterior = Posterior(runner, parts)
         posterior.warn()

@@ -3,12 +3,11 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jax.random import fold_in
 
 from popgibbs._arguments import as_key, whole_number
@@ -17,6 +16,9 @@ from popgibbs.data import Bucket, unpad
 from popgibbs.diagnostics import combined_log_evidence, log_evidence_error, weak_blocks
 from popgibbs.running import Runner
 from popgibbs.smc import Info, Population, normalise, systematic
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ class Posterior:
 
     def __repr__(self) -> str:
         blocks = " ".join(f"[{label}]" for label in self.blocks)
+        padding = f", padded by {self.padding:.0%}" if self.padding else ""
         return (
             f"Posterior({len(self)} instances × {self.num_populations} populations × {self.num_particles} particles, "
-            f"{self.num_sweeps} sweeps, blocks {blocks})"
+            f"{self.num_sweeps} sweeps, blocks {blocks}{padding})"
         )
 
     def __getitem__(self, instance: int) -> dict[str, np.ndarray]:
@@ -100,6 +103,12 @@ class Posterior:
     def num_populations(self) -> int:
         """Independent populations per instance."""
         return self._runner.num_populations
+
+    @property
+    def padding(self) -> float:
+        """Elements that padding added, as a fraction of the real ones; `APG(sizes=...)` chooses other sizes."""
+        buckets = [part.bucket for part in self._parts]
+        return sum(bucket.num_padded for bucket in buckets) / sum(bucket.num_real for bucket in buckets) - 1
 
     @property
     def num_sweeps(self) -> int:
@@ -281,7 +290,7 @@ class Posterior:
             parts.append(Part(part.bucket, population, part.info))
         return Posterior(self._runner, parts)
 
-    def summary(self, instance: int | None = None) -> pd.DataFrame:
+    def summary(self, instance: int | None = None) -> "pandas.DataFrame":
         """Weighted mean, standard deviation and quantiles of every latent number.
 
         Discrete sites have their most probable value and its probability instead. Labels of exchangeable components may
@@ -297,6 +306,8 @@ class Posterior:
             >>> list(posterior.summary(0).columns)
             ['mean', 'sd', 'q5', 'median', 'q95']
         """
+        import pandas as pd  # here, because it is slow to import
+
         chosen = range(len(self)) if instance is None else [instance]
         weights = self.weights
         rows = []

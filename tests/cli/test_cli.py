@@ -31,7 +31,7 @@ def run(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["popgibbs", *map(str, arguments)])
         monkeypatch.setattr(cli.out, "file", None)
-        monkeypatch.setattr(cli, "end_at_once", sys.exit)
+        monkeypatch.setattr("popgibbs.training.end_at_once", sys.exit)
         code = 0
         try:
             cli.main()
@@ -101,7 +101,24 @@ def test_evaluation_prints_one_json_object(run):
         assert len(result[name]["by_sweep"]) == 3
     assert 0 <= result["truth_rank"] <= 1
     assert set(result["ess"]) == {"tau,mu", "c"}
-    assert {"limit", "log_evidence", "kl_global", "seconds", "paper"} <= set(result)
+    assert {"limit", "log_evidence", "kl_global", "seconds"} <= set(result)
+    assert not {"paper", "rws"} & set(result)  # only what was asked for
+
+
+def test_evaluation_adds_shipped_variants_that_were_asked_for(run):
+    budget = ["--instances", 2, "--points", 6, "--num-sweeps", 1, "--num-particles", 2, "--num-populations", 1]
+    code, text, err = run("evaluate", "gmm", *budget, "--beside", "rws", "--json")
+    assert code == 0, err
+    result = json.loads(text)
+    assert result["rws"]["budget"]["num_particles"] == 4
+    assert "paper" not in result
+
+
+def test_showing_a_run_builds_nothing(run, monkeypatch):
+    monkeypatch.setattr("popgibbs.paper.runs.load", lambda *_, **__: pytest.fail("a sampler was built"))
+    code, text, err = run("show", "gmm")
+    assert code == 0, err
+    assert "257 parameters" in text  # of the second block: 32 + 32·4 + 32·2 + 1 + 32
 
 
 def test_training_resumes_and_a_run_can_be_shown_exported_and_sampled(run, data, tmp_path):
@@ -260,9 +277,8 @@ def test_evaluation_of_the_deep_mixture_measures_the_curve_and_draws(run, tmp_pa
     ],
 )
 def test_stopping_says_how_to_continue(run, monkeypatch, tmp_path, command, sentence):
-    (tmp_path / "run" / "3").mkdir(parents=True)
-
     def stop(*_, **__):
+        (tmp_path / "run" / "3").mkdir(parents=True)
         raise Interrupted("stopped after step 3")
 
     monkeypatch.setattr(type(GMM), "fit", stop)
@@ -328,13 +344,27 @@ def test_a_signal_while_the_posterior_is_written_leaves_the_old_file(run, monkey
         (["sample", "gmm", "data.npz", "--out", "."], ". is a directory; name a file in it"),
         (["evaluate", "gmm", "--figure", "data.npz/figure.png"], "there is no directory"),
         (["evaluate", "gmm", "--figure", "."], ". is a directory; name a file in it"),
+        (["evaluate", "gmm", "--figure", "figure.nope"], "cannot draw to figure.nope"),
+        (["evaluate", "gmm", "--beside", "rws,nope"], "'gmm' has no variant 'nope'"),
+        (["evaluate", "gmm", "--beside", "default"], "this is the variant that is evaluated anyway"),
+        (["evaluate", "gmm", "--step", "3"], "there is no checkpoint of step 3"),
+        (["train", "gmm", "--out", "data.npz"], "data.npz is a file; name a directory"),
+        (["train", "gmm", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
+        (["train", "gmm", "--out", "/proc/nowhere", "--variant", "nope"], "'gmm' has no variant 'nope'"),
+        (["train", "gmm", "--out", "held"], "held already holds a run; continue it with --resume"),
+        (["export", "never", "--out", "data.npz"], "data.npz is a file; name a directory"),
+        (["reproduce", "gmm", "--preset", "nope"], "there is no preset 'nope'"),
+        (["reproduce", "gmm", "--out", "data.npz"], "data.npz is a file; name a directory"),
+        (["demo", "--out", "data.npz"], "data.npz is a file; name a directory"),
     ],
 )
 def test_files_are_checked_before_a_sampler_is_built(run, monkeypatch, data, tmp_path, arguments, sentence):
     _npz(tmp_path / "bad.npz", x=np.full((2, 3, 2), np.nan))
     _npz(tmp_path / "wide.npz", x=np.zeros((2, 3, 3)))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("popgibbs.paper.runs.load", lambda *_, **__: pytest.fail("a sampler was built"))
+    (tmp_path / "held" / "3").mkdir(parents=True)
+    for building in ("popgibbs.paper.runs.load", "popgibbs.paper.experiment.Experiment.fit"):
+        monkeypatch.setattr(building, lambda *_, **__: pytest.fail("a sampler was built"))
     code, text, err = run(*arguments)
     assert (code, text) == (1, "")
     assert sentence in err

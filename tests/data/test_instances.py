@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popgibbs.data import Finite, Simulated, as_instances, complete, into_buckets, pad, parse_axes, plates, unpad
+from popgibbs.data import (
+    Finite,
+    Simulated,
+    as_instances,
+    complete,
+    into_buckets,
+    on_grid,
+    pad,
+    parse_axes,
+    parse_sizes,
+    plates,
+    unpad,
+)
 
 AXES = parse_axes({"x": "points"})
 KEY = jax.random.key(0)
@@ -145,22 +157,72 @@ def test_bad_data_is_named(data: Any, axes: Any, message: str) -> None:
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40))
-def test_buckets_are_few_and_hold_every_instance_once(sizes: list[int]) -> None:
+def test_buckets_are_at_most_two_and_hold_every_instance_once(sizes: list[int]) -> None:
     buckets = into_buckets(numbered(*sizes), AXES)
-    assert len(buckets) <= 4
+    assert len(buckets) <= 2
     assert sorted(i for bucket in buckets for i in bucket.indices) == list(range(len(sizes)))
     for bucket in buckets:
         padded = bucket.data["x"].shape[1]
-        assert padded in sizes
+        assert padded in ({on_grid(size) for size in range(1, 31)} if len(set(sizes)) > 1 else sizes)
+        assert bucket.num_real == sum(sizes[i] for i in bucket.indices)
+        assert bucket.num_padded == padded * len(bucket)
         for row, i in enumerate(bucket.indices):
             assert bucket.data.mask["points"][row].tolist() == [place < sizes[i] for place in range(padded)]
             assert np.all(bucket.data["x"][row] == i)
 
 
-def test_four_sizes_or_fewer_are_not_padded() -> None:
-    buckets = into_buckets(numbered(5, 2, 9, 2, 7, 5), AXES)
-    assert [bucket.data["x"].shape[1] for bucket in buckets] == [2, 5, 7, 9]
-    assert all(bucket.data.mask["points"].all() for bucket in buckets)
+def padded_sizes(*sizes: int, **options: Any) -> list[int]:
+    return [bucket.data["x"].shape[1] for bucket in into_buckets(numbered(*sizes), AXES, **options)]
+
+
+def test_the_grid_has_two_sizes_per_factor_of_two() -> None:
+    assert sorted({on_grid(size) for size in range(1, 100)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    assert all(size <= on_grid(size) <= max(size, 1.5 * size - 0.5) for size in range(1, 1000))
+
+
+def test_instances_of_one_size_are_not_padded() -> None:
+    assert padded_sizes(5, 5, 5) == [5]
+
+
+def test_ragged_instances_of_other_calls_have_the_same_padded_sizes() -> None:
+    assert padded_sizes(40, 55, 70, 120, 90, 65, 110) == padded_sizes(100, 62, 101, 33) == [64, 128]
+
+
+def test_one_large_instance_does_not_make_small_ones_large() -> None:
+    assert padded_sizes(*[9, 10, 12] * 10, 1000) == [16, 1024]
+
+
+def test_instances_that_cannot_be_padded_keep_their_sizes() -> None:
+    assert padded_sizes(5, 2, 9, 2, 7, 5, can_pad=False) == [2, 5, 7, 9]
+
+
+def test_given_sizes_replace_the_grid_even_for_instances_of_one_size() -> None:
+    given = {"points": (10, 50, 20)}
+    assert padded_sizes(7, 12, 9, 21, sizes=given) == [10, 20, 50]
+    assert padded_sizes(12, 12, sizes=given) == [20]
+    with pytest.raises(ValueError, match=r"instance 1 has 51 elements along 'points', more than the largest of sizes="):
+        padded_sizes(12, 51, sizes=given)
+
+
+def test_two_plates_share_the_two_shapes() -> None:
+    axes: Any = {"y": ("groups", "obs")}
+    sizes = [(3, 5), (9, 40), (10, 33), (2, 6), (3, 7)]
+    buckets = into_buckets([{"y": np.zeros(shape)} for shape in sizes], axes)
+    assert [(bucket.data["y"].shape[1:], bucket.indices.tolist()) for bucket in buckets] == [
+        ((3, 12), [0, 3, 4]),
+        ((12, 48), [1, 2]),
+    ]
+
+
+@pytest.mark.parametrize("sizes", [{"points": 3}, {"points": []}, {"points": [2.5]}, {"points": [0, 3]}])
+def test_sizes_that_are_no_list_of_whole_numbers_are_refused(sizes: Any) -> None:
+    with pytest.raises(ValueError, match=r"sizes=\{'points': .* must be a list of positive whole numbers"):
+        parse_sizes(sizes, AXES)
+
+
+def test_sizes_of_an_unknown_plate_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"sizes= names the plates \['words'\], but `data=` declares \['points'\]"):
+        parse_sizes({"words": [3]}, AXES)
 
 
 def test_padding_repeats_the_last_element_and_unpadding_removes_it() -> None:
@@ -188,7 +250,7 @@ def test_instances_that_do_not_stack_are_named(instances: Any, message: str) -> 
 
 
 def test_an_epoch_visits_every_instance_once() -> None:
-    source = Finite(numbered(3, 3, 3, 3, 5, 5), AXES)
+    source = Finite(into_buckets(numbered(3, 3, 3, 3, 5, 5), AXES))
     epochs = [[owners(source.batch(KEY, 3 * epoch + step, 2)) for step in range(3)] for epoch in range(4)]
     for epoch in epochs:
         assert sorted(chain(*epoch)) == list(range(6))
@@ -197,7 +259,7 @@ def test_an_epoch_visits_every_instance_once() -> None:
 
 
 def test_a_batch_that_a_bucket_does_not_fill_repeats_its_instances() -> None:
-    source = Finite(numbered(3, 3, 3, 5), AXES)
+    source = Finite(into_buckets(numbered(3, 3, 3, 5), AXES))
     batches = [owners(source.batch(KEY, step, 2)) for step in range(3)]
     assert all(len(batch) == 2 for batch in batches)
     assert set(chain(*batches)) == {0, 1, 2, 3}
@@ -206,16 +268,16 @@ def test_a_batch_that_a_bucket_does_not_fill_repeats_its_instances() -> None:
 
 def test_batches_depend_only_on_seed_and_step() -> None:
     instances = numbered(*[3] * 12)
-    forward = Finite(instances, AXES, seed=1)
+    forward = Finite(into_buckets(instances, AXES), seed=1)
     batches = [owners(forward.batch(KEY, step, 4)) for step in range(6)]
-    resumed = Finite(instances, AXES, seed=1)
+    resumed = Finite(into_buckets(instances, AXES), seed=1)
     assert owners(resumed.batch(jax.random.key(9), 4, 4)) == batches[4]
     assert owners(resumed.batch(KEY, 1, 4)) == batches[1]
-    assert [owners(Finite(instances, AXES, seed=2).batch(KEY, step, 4)) for step in range(6)] != batches
+    assert [owners(Finite(into_buckets(instances, AXES), seed=2).batch(KEY, step, 4)) for step in range(6)] != batches
 
 
 def test_one_source_serves_any_batch_size() -> None:
-    source = Finite(numbered(3, 3, 3, 3), AXES)
+    source = Finite(into_buckets(numbered(3, 3, 3, 3), AXES))
     assert [len(owners(source.batch(KEY, 0, size))) for size in (2, 3)] == [2, 3]
 
 

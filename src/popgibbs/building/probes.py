@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from popgibbs._random import standard, unrolled
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.lanes import lanes
 from popgibbs.data import Axes, Data, lengthen, pad, plates
@@ -86,23 +87,22 @@ def measure(
             _same(target.log_probs(latents), big.log_probs(big_latents)),
             [_proposal_keeps(blocks[draw.block], draw, key, (target, latents), (big, big_latents)) for draw in draws],
             probed,
-            [_supports(target, blocks[draw.block], draw, many, keys) for draw in draws],
-            [_never_impossible(target, blocks[draw.block], draw, many, keys) for draw in weighed],
+            {draw: _reach(target, blocks[draw.block], draw, many, keys) for draw in dict.fromkeys([*draws, *weighed])},
         )
 
     # It runs once, so fast compilation matters more than fast execution. The key is fixed, so the same sampler always
     # passes or always fails.
     compiled = jax.jit(measured, compiler_options={"xla_backend_optimization_level": 0})
-    sites, proposals, probed, supports, possible = jax.device_get(compiled(arrays, longer, jax.random.key(20)))
+    sites, proposals, probed, reached = jax.device_get(compiled(arrays, longer, unrolled(jax.random.key(20))))
     return Findings(
         padding_of_sites=sites,
         padding_of_proposals=dict(zip(draws, proposals, strict=True)),
         independent={i: found[0] for i, found in probed.items()},
         proved={i: bool(found[1]) for i, found in probed.items()},
         proposal_splits={i: found[2] for i, found in probed.items()},
-        inside_model={draw: found[0] for draw, found in zip(draws, supports, strict=True)},
-        inside_proposal={draw: found[1] for draw, found in zip(draws, supports, strict=True)},
-        never_impossible=dict(zip(weighed, possible, strict=True)),
+        inside_model={draw: reached[draw].inside_model for draw in draws},
+        inside_proposal={draw: reached[draw].inside_proposal for draw in draws},
+        never_impossible={draw: reached[draw].possible for draw in weighed},
     )
 
 
@@ -142,7 +142,7 @@ def _proposal_keeps(
     block: Block, draw: Draw, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
 ) -> jax.Array:
     def log_q(target: Target, latents: Values) -> jax.Array:
-        bound = block.kernel.bind(key, draw.conditional(target, block, latents))
+        bound = block.kernel.bind(standard(key), draw.conditional(target, block, latents))
         return jnp.sum(bound.score(draw.own(block, latents)))
 
     terms = max(np.size(value) for value in draw.own(block, small[1]).values())
@@ -176,14 +176,14 @@ def _probe_elements(
         return factors, all_proved, True
 
     def log_q(values: Values) -> Values:
-        return block.kernel.bind(key, first).log_probs(values) or {}
+        return block.kernel.bind(standard(key), first).log_probs(values) or {}
 
     shapes = jax.eval_shape(lambda: (log_q(own), first.log_probs(own)))
     if any(shapes[0][name].shape != shapes[1][name].shape for name in shapes[0]):
         return factors, all_proved, False
     if shapes[0] and _proved(first, log_q, own) == set(block.sites):
         return factors, all_proved, True
-    scores = holds(lambda conditional, values: block.kernel.bind(key, conditional).score(values))
+    scores = holds(lambda conditional, values: block.kernel.bind(standard(key), conditional).score(values))
     return factors, all_proved, scores
 
 
@@ -234,7 +234,9 @@ def _states(
     if block.proposes and not block.kernel.needs_finite:
 
         def propose(key: PRNGKey, latents: Values) -> Values:
-            return block.kernel.bind(key, condition(target, latents, block.sites, Partition(target.sites))).draw()[0]
+            return block.kernel.bind(
+                standard(key), condition(target, latents, block.sites, Partition(target.sites))
+            ).draw()[0]
 
         keys = jax.random.split(key, (2, _NUM_STATES))
         reached, further = (jax.vmap(propose)(row, states) for row in keys)
@@ -273,35 +275,31 @@ def _elementwise(
 # Supports ---------------------------------------------------------------------------------------------------------------
 
 
-def _supports(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> tuple[Any, Any]:
-    """Whether draws of the proposal are in the model's support, and draws of the model in the proposal's.
+class _Reached(NamedTuple):
+    """Where draws of a proposal and of the model lie."""
+
+    inside_model: dict[str, Any]  # by site: draws of the proposal are in the model's support
+    inside_proposal: dict[str, Any]  # by site: draws of the model are in the proposal's support
+    possible: Any  # draws of the proposal have positive density, and so has the way back
+
+
+def _reach(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> _Reached:
+    """Whether the supports of a proposal and of the model agree, and whether weights are positive, at all states.
 
     A proposal need not reach states to which other factors of the model give probability zero.
     """
 
-    def one(key: PRNGKey, latents: Values) -> tuple[Any, Any]:
+    def one(key: PRNGKey, latents: Values) -> _Reached:
         conditional = draw.conditional(target, block, latents)
-        bound = block.kernel.bind(key, conditional)
+        bound = block.kernel.bind(standard(key), conditional)
         drawn, _ = bound.draw()
+        own = draw.own(block, latents)
         modelled = program.raw_sites(conditional.modelled, key, {**conditional.given, **drawn})
         inside = {name: jnp.all(modelled[name]["fn"].support(drawn[name])) for name in draw.names}
         dead = target.log_joint(latents) == -jnp.inf
-        covered = {name: held | dead for name, held in bound.covers(draw.own(block, latents)).items()}
-        return inside, covered
+        covered = {name: held | dead for name, held in bound.covers(own).items()}
+        forward = jnp.sum(conditional.reduce(conditional.log_probs(drawn)))
+        backward = jnp.sum(bound.score(own))
+        return _Reached(inside, covered, dead | ((forward != -jnp.inf) & (backward != -jnp.inf)))
 
     return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))
-
-
-def _never_impossible(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> jax.Array:
-    """Whether, from possible states of the model, the proposal draws possible states from which it could return."""
-
-    def one(key: PRNGKey, latents: Values) -> jax.Array:
-        conditional = draw.conditional(target, block, latents)
-        bound = block.kernel.bind(key, conditional)
-        values, _ = bound.draw()
-        forward = jnp.sum(conditional.reduce(conditional.log_probs(values)))
-        backward = jnp.sum(bound.score(draw.own(block, latents)))
-        dead = target.log_joint(latents) == -jnp.inf
-        return dead | ((forward != -jnp.inf) & (backward != -jnp.inf))
-
-    return jnp.all(jax.vmap(one)(keys, many))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,12 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import jax
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
-from popgibbs.training import CheckpointError, Interrupted, end_at_once, terminable
+from popgibbs.cli import cache
 
+# Nothing here or at the top of a command's file imports JAX, so that help appears at once.
 app = typer.Typer(
     help="Amortized population Gibbs samplers: train once, then sample posteriors of new instances.",
     no_args_is_help=True,
@@ -26,9 +28,20 @@ out = Console(markup=False)
 err = Console(stderr=True, markup=False)
 
 
+class Command(TyperCommand):
+    """A command that configures JAX when it runs; its help does not need JAX."""
+
+    def invoke(self, ctx: Any) -> Any:
+        _use_all_cores()
+        cache.use()
+        return super().invoke(ctx)
+
+
 @contextmanager
 def stoppable(advice: str | Callable[[], str]) -> Iterator[None]:
     """End a command on Ctrl-C or SIGTERM with one sentence: how far it got, and what to do next."""
+    from popgibbs.training import Interrupted, end_at_once, terminable
+
     try:
         with terminable():
             yield
@@ -46,32 +59,68 @@ def check_output(path: Path, *, makes_parents: bool = False) -> None:
         parent = parent.parent
     if not parent.is_dir():
         raise ValueError(f"there is no directory {parent}")
-    if not os.access(parent, os.W_OK):
-        raise ValueError(f"cannot write to the directory {parent}")
+    _write_to(parent)
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a directory that cannot be created or written, before anything is computed; nothing of it is kept."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; name a directory")
+    missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+    created: list[Path] = []
+    try:
+        for parent in reversed(missing):
+            parent.mkdir()
+            created.append(parent)
+        _write_to(path)
+    except OSError as error:
+        raise ValueError(f"cannot write to {path}: {error.strerror}") from None
+    finally:
+        for parent in reversed(created):
+            parent.rmdir()
+
+
+def _write_to(directory: Path) -> None:
+    """Try it, because permissions alone do not say it for root and for file systems such as /proc."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write to the directory {directory}: {error.strerror}") from None
 
 
 def main() -> None:
     """Run a command; user errors and warnings are reported in one sentence each."""
-    _use_all_cores()
     for path in sorted((Path(__file__).parent / "commands").glob("[a-z]*.py")):
         import_module(f"popgibbs.cli.commands.{path.stem}")  # importing it adds the command
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             app()
-    except (ValueError, CheckpointError, FloatingPointError) as error:
-        err.print(f"popgibbs: {error}", style="red", highlight=False, soft_wrap=True)
+    except Exception as error:
+        if (sentence := _sentence(error)) is None:
+            raise
+        err.print(f"popgibbs: {sentence}", style="red", highlight=False, soft_wrap=True)
         sys.exit(1)
-    except OSError as error:
-        reason = f"{error.filename}: {error.strerror}" if error.filename else error
-        err.print(f"popgibbs: {reason}", style="red", highlight=False, soft_wrap=True)
-        sys.exit(1)
+
+
+def _sentence(error: Exception) -> str | None:
+    """An error that users can put right, as a sentence; None for all others, which are bugs."""
+    from popgibbs.training import CheckpointError
+
+    if isinstance(error, ValueError | CheckpointError | FloatingPointError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return None
 
 
 def _use_all_cores() -> None:
     """Show one host device per core, because XLA on CPU runs small operations on one core each."""
     if "JAX_NUM_CPU_DEVICES" in os.environ:
         return
+    import jax
+
     with suppress(RuntimeError):  # JAX is already running, in a process that someone else configured
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 

@@ -1,13 +1,15 @@
 """Options that several commands share, and those that an experiment adds: the sizes of its instances."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from popgibbs.cli.app import Command
 from popgibbs.paper import registry
-from popgibbs.paper.experiment import Experiment
+
+if TYPE_CHECKING:
+    from popgibbs.paper.experiment import Experiment
 
 Seed = Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal results.")]
 Sweeps = Annotated[int, typer.Option(min=0, help="Gibbs sweeps after the initial proposal; the paper's K is one more.")]
@@ -30,7 +32,7 @@ Sizes = Annotated[
 ]
 
 
-class SizedCommand(TyperCommand):
+class SizedCommand(Command):
     """A command in which `--points 100` stands for `--size points=100`; each experiment defines its sizes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -46,7 +48,7 @@ class SizedCommand(TyperCommand):
         return super().parse_args(ctx, rewritten)
 
 
-def parse_sizes(given: list[str] | None, experiment: Experiment, *others: str) -> dict[str, int]:
+def parse_sizes(given: list[str] | None, experiment: "Experiment", *others: str) -> dict[str, int]:
     """The given sizes of an experiment's instances by name; `others` are further names that are allowed."""
     allowed = (*experiment.size, *others)
     found: dict[str, int] = {}

@@ -2,7 +2,18 @@
 
 from popgibbs.data.instances import Axes, Data, as_instances, complete, largest, parse_axes, plates
 from popgibbs.data.npz import SUFFIX, read_instances
-from popgibbs.data.padding import Bucket, filled_rows, into_buckets, lengthen, pad, unpad
+from popgibbs.data.padding import (
+    Bucket,
+    filled_rows,
+    into_buckets,
+    lengthen,
+    needs_padding,
+    num_shapes,
+    on_grid,
+    pad,
+    parse_sizes,
+    unpad,
+)
 from popgibbs.data.sources import Finite, Simulated, Source
 
 __all__ = [
@@ -16,8 +27,12 @@ __all__ = [
     "into_buckets",
     "largest",
     "lengthen",
+    "needs_padding",
+    "num_shapes",
+    "on_grid",
     "pad",
     "parse_axes",
+    "parse_sizes",
     "plates",
     "read_instances",
     "Simulated",

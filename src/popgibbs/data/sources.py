@@ -1,22 +1,21 @@
 """Sources of training batches: a simulator, or a finite set of instances."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
-from popgibbs._typing import PRNGKey, Simulator, Values
+from popgibbs._random import unrolled, with_key
+from popgibbs._reuse import reused
+from popgibbs._typing import PRNGKey, Simulator
 from popgibbs.data.instances import Axes, Data, complete
-from popgibbs.data.padding import into_buckets
+from popgibbs.data.padding import Bucket
 
 
 @runtime_checkable
 class Source(Protocol):
     """A source of training batches; the batch of a step depends only on the key and the step."""
-
-    @property
-    def is_padded(self) -> bool: ...
 
     def batch(self, key: PRNGKey, step: int, batch_size: int) -> Data: ...
 
@@ -24,31 +23,36 @@ class Source(Protocol):
 class Simulated:
     """Fresh instances from a simulator `key -> instance`, drawn on the device."""
 
-    is_padded = False  # all instances have the same size
-
     def __init__(self, simulator: Simulator, axes: Axes):
-        self._axes = axes
-        self._draw = jax.jit(jax.vmap(lambda key: complete(dict(simulator(key)), axes)))
+        self._draw = reused(_draw, simulator, axes)
 
     def batch(self, key: PRNGKey, step: int, batch_size: int) -> Data:
-        return self._draw(jax.random.split(key, batch_size))
+        return self._draw(key, batch_size)
+
+
+def _draw(simulator: Simulator, axes: Axes) -> Callable[[PRNGKey, int], Data]:
+    """The compiled simulator of a batch."""
+
+    def one(key: PRNGKey) -> Data:
+        return complete(dict(with_key(simulator, key)), axes)
+
+    def batch(key: PRNGKey, batch_size: int) -> Data:
+        return jax.vmap(one)(jax.random.split(unrolled(key), batch_size))
+
+    return jax.jit(batch, static_argnums=1)
 
 
 class Finite:
-    """A finite set of instances, reshuffled in every epoch.
+    """A finite set of instances in buckets, reshuffled in every epoch.
 
     A batch comes from one bucket. If a bucket does not fill its last batch, instances from its beginning are repeated.
     """
 
-    def __init__(self, instances: Sequence[Values], axes: Axes, seed: int = 0):
-        self._buckets = into_buckets(instances, axes)
+    def __init__(self, buckets: Sequence[Bucket], seed: int = 0):
+        self._buckets = buckets
         self._seed = seed
         self._shuffle: tuple[int, int] | None = None  # the epoch and the batch size of `_batches`
         self._batches: list[tuple[int, np.ndarray]] = []
-
-    @property
-    def is_padded(self) -> bool:
-        return any(bucket.is_padded for bucket in self._buckets)
 
     def batch(self, key: PRNGKey, step: int, batch_size: int) -> Data:
         del key

@@ -2,7 +2,6 @@
 
 import numpy as np
 from scipy.special import logsumexp
-from scipy.stats import chisquare
 
 _ROUNDING = 1e-5  # relative rounding error of a log joint: about a hundred times that of one float32
 
@@ -42,6 +41,8 @@ def truth_rank_p_value(log_joint_draws: np.ndarray, log_joint_truth: np.ndarray,
     `log_joint_draws` has one row per instance and one column per independent draw. If the draws come from the posterior,
     the generating latents are exchangeable with them, so their rank by log p(x, z) is uniform, whatever the labels.
     """
+    from scipy.stats import chisquare  # here, because it is slow to import
+
     num_instances, num_draws = log_joint_draws.shape
     together = np.column_stack([log_joint_truth, log_joint_draws]).astype(float)
     # Equal discrete latents have log joints that are equal up to rounding. Small noise on all of them breaks such ties

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import pandas as pd
 
 from popgibbs._arguments import as_key, whole_number
 from popgibbs._typing import KeyLike, PRNGKey
@@ -15,6 +14,9 @@ from popgibbs.data import as_instances
 from popgibbs.diagnostics import mean_and_error
 from popgibbs.evaluation.baselines import hmc_rws, tune_step_size, with_prior_proposals
 from popgibbs.training import progress_of
+
+if TYPE_CHECKING:
+    import pandas
 
 NUM_TUNING = 20  # instances on which step sizes are tuned by default
 
@@ -71,8 +73,10 @@ class Comparison:
     failed: dict[str, int]
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pandas.DataFrame":
         """One row per method; `ahead` is the paired difference to the first in nats, `ahead_se` its standard error."""
+        import pandas as pd  # here, because it is slow to import
+
         reference = next(iter(self.log_joint.values()))[:, -1]
         rows = []
         for label, method in self.methods.items():

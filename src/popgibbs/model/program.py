@@ -20,6 +20,7 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
+from popgibbs._random import with_key
 from popgibbs._typing import LogProbs, PRNGKey, Values
 
 Program = Callable[[], Any]
@@ -75,9 +76,13 @@ def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple
     A site uses the same random number whether or not others are fixed, so that a draw and the scoring of another value
     under the same key see the same internal randomness.
     """
-    seeded = handlers.seed(_Imputed(program), key)
+
+    def run(key: PRNGKey) -> tuple[LogProbs, Any]:
+        seeded = handlers.seed(_Imputed(program), key)
+        return compute_log_probs(seeded, (), {}, dict(values), sum_log_prob=False)
+
     with TRACING:
-        log_probs, sites = compute_log_probs(seeded, (), {}, dict(values), sum_log_prob=False)
+        log_probs, sites = with_key(run, key)
     return {name: jnp.asarray(sites[name]["value"]) for name in log_probs}, log_probs
 
 
@@ -107,9 +112,13 @@ def returned(program: Program, values: Mapping[str, Any]) -> Any:
 
 def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
     """NumPyro's own record of the sample sites, for checks when a sampler is built."""
-    seeded = handlers.substitute(handlers.seed(_Imputed(program), key), data=dict(values or {}))
+
+    def run(key: PRNGKey) -> dict[str, Any]:
+        seeded = handlers.substitute(handlers.seed(_Imputed(program), key), data=dict(values or {}))
+        return handlers.trace(seeded).get_trace()
+
     with TRACING:
-        trace = handlers.trace(seeded).get_trace()
+        trace = with_key(run, key)
     for name, site in trace.items():
         if site["type"] == "param":
             raise ValueError(f"'{name}' is a numpyro.param; hold learned arrays in an eqx.Module instead")

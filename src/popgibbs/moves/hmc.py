@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.model import Conditional, Particle, constrain, total, unconstrain
 from popgibbs.moves.base import Move, MoveInfo, MoveKeys, replaced
@@ -52,7 +53,7 @@ class HMC(Move):
             return _log_marginal(keys.draw, conditional, values) + total(conditional.mask(log_volumes))
 
         hmc: Any = blackjax.hmc(log_density, self.step_size, _unit_metric(real), self.num_steps)
-        state, step = hmc.step(keys.accept, hmc.init(start))
+        state, step = hmc.step(unrolled(keys.accept), hmc.init(start))
         mapped, _ = constrain(conditional.modelled, conditional.given, state.position)
         values = {name: jnp.where(step.is_accepted, mapped[name], particle.latents[name]) for name in names}
         if summed:

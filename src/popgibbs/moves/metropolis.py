@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from popgibbs._random import unrolled
 from popgibbs._typing import Elements
 from popgibbs.model import Conditional, Particle
 from popgibbs.moves.base import Move, MoveInfo, MoveKeys, propose, replaced
@@ -27,7 +28,7 @@ class Metropolis(Move):
         # From a state of density zero, accept any state of positive density.
         old_log_probs = {name: particle.log_probs[name] for name in log_probs}
         escapes = (conditional.reduce(old_log_probs) == -jnp.inf) & (conditional.reduce(log_probs) > -jnp.inf)
-        accepted = (jnp.log(jax.random.uniform(keys.accept, log_v.shape)) < log_v) | escapes
+        accepted = (jnp.log(jax.random.uniform(unrolled(keys.accept), log_v.shape)) < log_v) | escapes
         old_values = {name: particle.latents[name] for name in values}
         moved = replaced(
             particle,

@@ -13,7 +13,6 @@ from popgibbs.paper.plots.pictures import draw_samples
 from popgibbs.paper.reports import evaluation_table
 from popgibbs.paper.tables import evaluate, held_out, log_joint_at
 
-NUM_STEPS = 5000
 NUM_POINTS = 150  # training instances have 60
 
 

@@ -167,6 +167,11 @@ class Experiment:
     def default(self) -> str:
         return next(iter(self.variants))
 
+    def check_variant(self, variant: str) -> None:
+        """Refuse a variant that the experiment does not have."""
+        if variant not in self.variants:
+            raise ValueError(f"'{self.name}' has no variant '{variant}'; it has {', '.join(self.variants)}")
+
     def sized(self, usual: Size, **sizes: int | None) -> Size:
         """The usual size with the given entries replaced; an entry of None keeps the usual one."""
         given = {name: value for name, value in sizes.items() if value is not None}

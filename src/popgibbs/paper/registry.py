@@ -6,9 +6,11 @@ imported on demand.
 
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from popgibbs.paper.experiment import Experiment
-from popgibbs.paper.study import Study
+if TYPE_CHECKING:
+    from popgibbs.paper.experiment import Experiment
+    from popgibbs.paper.study import Study
 
 
 def names() -> list[str]:
@@ -16,13 +18,13 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in Path(__file__).parent.glob("*/experiment.py"))
 
 
-def experiment(name: str) -> Experiment:
+def experiment(name: str) -> "Experiment":
     """An experiment by its name."""
     _check(name)
     return import_module(f"popgibbs.paper.{name}.experiment").EXPERIMENT
 
 
-def study(name: str) -> Study:
+def study(name: str) -> "Study":
     """The comparisons of an experiment by its name."""
     _check(name)
     return import_module(f"popgibbs.paper.{name}.study").STUDY

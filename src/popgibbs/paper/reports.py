@@ -1,14 +1,15 @@
 """Tables for the terminal, from results that exist."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
-import jax
+import jax.numpy as jnp
 from rich.table import Table
 
-from popgibbs.apg import APG
 from popgibbs.paper.experiment import Experiment
+from popgibbs.training import SAMPLER, part_of
 
 
 def _with_error(entry: Mapping[str, float]) -> str:
@@ -57,15 +58,23 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2g}"
 
 
-def run_table(about: Mapping[str, Any], apg: APG) -> Table:
-    """Configuration, step, blocks, parameters and versions of a run."""
+def run_table(about: Mapping[str, Any]) -> Table:
+    """Configuration, step, parameters and versions of a run, all from its description."""
     table = Table(show_header=False, title=f"{about['configuration']['experiment']} at step {about['step']}")
     for name, value in about["configuration"].items():
         table.add_row(name, str(value))
     table.add_row("saved at step", str(about["step"]))
-    for block, partition in zip(apg.built.blocks, apg.built.partitions, strict=True):
-        size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(block.kernel, eqx.is_inexact_array)))
-        split = "as a whole" if partition.whole else f"by {', '.join(partition.plates)}"
-        table.add_row(f"block {block.name}", f"{type(block.move).__name__} {split}, {size} parameters")
+    for part, size in _num_parameters(about["arrays"]).items():
+        table.add_row(part, f"{size} parameters")
     table.add_row("versions", ", ".join(f"{package} {number}" for package, number in about["versions"].items()))
     return table
+
+
+def _num_parameters(arrays: Mapping[str, Any]) -> dict[str, int]:
+    """The number of parameters of every block, in the order of the sweep, and of the model, if they have any."""
+    found: Counter[str] = Counter()
+    for name, (dtype, shape) in arrays.items():
+        if part_of(name) == SAMPLER and jnp.issubdtype(dtype, jnp.inexact):
+            _, part, *path = name.split("/")
+            found[f"block {int(path[0]) + 1}" if part == "blocks" else part] += math.prod(shape)
+    return dict(found)

@@ -7,7 +7,7 @@ import jax
 
 from popgibbs.apg import APG
 from popgibbs.paper.experiment import Experiment, Training
-from popgibbs.training import CheckpointError, read_about
+from popgibbs.training import CheckpointError, read_about, waiting
 
 
 def configuration(experiment: Experiment, variant: str, training: Training, seed: int) -> dict[str, Any]:
@@ -30,6 +30,16 @@ def describe(directory: Path, step: int | None = None) -> dict[str, Any]:
     return about
 
 
+def describe_of(experiment: Experiment, directory: Path, step: int | None = None) -> dict[str, Any]:
+    """The description of a run that must be one of the experiment, of a variant that it has."""
+    about = describe(directory, step)
+    made_with = about["configuration"]
+    if made_with["experiment"] != experiment.name:
+        raise ValueError(f"{directory} is a run of '{made_with['experiment']}', not of '{experiment.name}'")
+    experiment.check_variant(made_with["variant"])
+    return about
+
+
 def load(
     experiment: Experiment, directory: Path, step: int | None = None, **size: int | None
 ) -> tuple[APG, dict[str, Any]]:
@@ -37,9 +47,8 @@ def load(
 
     The sampler is built for instances of the size that it was trained on, unless `size` gives others.
     """
-    about = describe(directory, step)
+    about = describe_of(experiment, directory, step)
     made_with = about["configuration"]
-    if made_with["experiment"] != experiment.name:
-        raise ValueError(f"{directory} is a run of '{made_with['experiment']}', not of '{experiment.name}'")
-    fresh = experiment.build(made_with["variant"], jax.random.key(0), experiment.sized(made_with["size"], **size))
+    with waiting("checking the sampler"):
+        fresh = experiment.build(made_with["variant"], jax.random.key(0), experiment.sized(made_with["size"], **size))
     return fresh.load(directory, about["step"]), about

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.model import Conditional
 from popgibbs.proposals.base import BoundKernel, Kernel
@@ -42,7 +43,7 @@ class BoundEnumeration(BoundKernel):
     conditional: Conditional
 
     def draw(self) -> tuple[Values, Elements]:
-        choice = jnp.asarray(Categorical(self._log_q).distribution().sample(self.key))
+        choice = jnp.asarray(Categorical(self._log_q).distribution().sample(unrolled(self.key)))
         chosen = jnp.take_along_axis(self._log_q, choice[:, None], axis=-1)[:, 0]
         values = {name: self.conditional.lay(column[choice], name) for name, column in self._columns.items()}
         return values, jnp.where(self.conditional.real, chosen, 0.0)

@@ -21,6 +21,7 @@ from jax.lax import stop_gradient
 from jax.random import fold_in
 from jaxtyping import Array, Float, Int
 
+from popgibbs._random import standard, unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.model import BlockConditional, Partition, Target, abstract_sites, by_name, draw
 from popgibbs.proposals.base import BoundKernel, Kernel, sites_at
@@ -38,7 +39,7 @@ class Shuffled(Kernel):
 
     def bind(self, key: PRNGKey, conditional: Any) -> "BoundShuffle":
         conditional = self.by_component(conditional)
-        order = jax.random.permutation(fold_in(key, _SHUFFLE), conditional.target.plate_sizes[self.plate])
+        order = jax.random.permutation(fold_in(unrolled(key), _SHUFFLE), conditional.target.plate_sizes[self.plate])
         return BoundShuffle(self.kernel.bind(key, conditional), conditional, self.plate, order)
 
     def by_component(self, conditional: BlockConditional) -> BlockConditional:
@@ -166,7 +167,7 @@ def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: t
         def with_new(place: Array) -> Elements:
             here = {name: first.partition.spread_values(places == place, name, sizes) for name in names}
             mixed = {name: jnp.where(here[name], new[name], old[name]) for name in names}
-            return shuffled.kernel.bind(key_score, first).score(mixed)
+            return shuffled.kernel.bind(standard(key_score), first).score(mixed)
 
         # The unchanged state runs through the same code (no place has the number -1), so that rounding is the same.
         before, *after = jax.lax.map(with_new, jnp.asarray([-1, *range(places.size)]))
@@ -175,4 +176,4 @@ def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: t
 
     # It runs once, so compiling fast matters more than running fast.
     compiled = jax.jit(jax.vmap(at_state, (None, 0)), compiler_options={"xla_backend_optimization_level": 0})
-    return bool(jnp.all(compiled(arrays, jax.random.split(jax.random.key(21), _NUM_PROBES))))
+    return bool(jnp.all(compiled(arrays, jax.random.split(unrolled(jax.random.key(21)), _NUM_PROBES))))

@@ -8,6 +8,7 @@ devices: on CPU a collective blocks a thread while it waits, and with as many de
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
@@ -38,13 +39,14 @@ def over_instances(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_
 
 
 def on_all(tree: Any, mesh: Mesh) -> Any:
-    """A copy of the arrays on every device of the mesh."""
-    return tree if mesh.size == 1 else jax.device_put(tree, NamedSharding(mesh, SHARED))
+    """A tree with a copy of its arrays on every device of the mesh."""
+    arrays, static = eqx.partition(tree, eqx.is_array)
+    return eqx.combine(jax.device_put(arrays, NamedSharding(mesh, SHARED)), static)
 
 
 def spread(tree: Any, mesh: Mesh) -> Any:
     """Arrays with instances as their leading axis, divided over the devices of the mesh."""
-    return tree if mesh.size == 1 else jax.device_put(tree, NamedSharding(mesh, BY_INSTANCE))
+    return jax.device_put(tree, NamedSharding(mesh, BY_INSTANCE))
 
 
 def on_first(tree: Any, mesh: Mesh) -> Any:

@@ -11,7 +11,7 @@ from popgibbs.smc.rows import over_populations, over_rows
 from popgibbs.smc.sequence_block import SequenceBlock
 from popgibbs.smc.sequences import SequenceEvent
 from popgibbs.smc.staleness import disagreement
-from popgibbs.smc.sweep import Info, extend, run, update
+from popgibbs.smc.sweep import Info, run, sweep_on, update
 from popgibbs.smc.weights import degenerate, ess, ess_fraction, log_mean_exp, normalise, proper, weighted_sum
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "ess",
     "ess_fraction",
     "Event",
-    "extend",
     "Info",
     "initial_plan",
     "InitialEvent",
@@ -44,6 +43,7 @@ __all__ = [
     "SequenceBlock",
     "SequenceEvent",
     "stratified",
+    "sweep_on",
     "systematic",
     "Terms",
     "update",

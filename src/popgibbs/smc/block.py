@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from popgibbs._random import standard
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.model import BlockConditional, Conditional, Particle, Partition, Site, Target, condition
 from popgibbs.moves import Move, MoveKeys, Reweight
@@ -165,7 +166,7 @@ class Block(eqx.Module):
     def _bound_first(self, key: PRNGKey, context: Context, names: tuple[str, ...], latents: Values) -> BoundKernel:
         partition = context.plan.first_partition
         return self.first_kernel.bind(
-            key, BlockConditional(context.target, partition, names=names, given=dict(latents), initial=True)
+            standard(key), BlockConditional(context.target, partition, names=names, given=dict(latents), initial=True)
         )
 
     def update(self, key: PRNGKey, context: Context, population: Population) -> tuple[Population, Event, Report]:

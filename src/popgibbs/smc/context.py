@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
+from popgibbs._random import standard, unrolled
 from popgibbs._typing import PRNGKey, Resampler
 from popgibbs.model import Partition, Summed, Target
 from popgibbs.moves import MoveKeys
@@ -37,5 +38,5 @@ class Context(eqx.Module):
 
 def update_keys(key: PRNGKey, num_particles: int) -> tuple[PRNGKey, MoveKeys]:
     """A key for resampling, and the keys of every particle's move."""
-    keys = jax.random.split(key, 1 + 2 * num_particles)
+    keys = standard(jax.random.split(unrolled(key), 1 + 2 * num_particles))  # resamplers, kernels and moves can be users'
     return keys[0], MoveKeys(draw=keys[1 : 1 + num_particles], accept=keys[1 + num_particles :])

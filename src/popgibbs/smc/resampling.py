@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+from popgibbs._random import unrolled
 from popgibbs._typing import Ancestors, PRNGKey, Weights
 from popgibbs.smc.weights import normalise
 
@@ -85,7 +86,7 @@ def systematic(key: PRNGKey, log_weights: Weights) -> Ancestors:
         [0, 0, 1, 1]
     """
     cells = jnp.arange(log_weights.shape[0])
-    return _invert(normalise(log_weights), cells, jax.random.uniform(key))
+    return _invert(normalise(log_weights), cells, jax.random.uniform(unrolled(key)))
 
 
 def stratified(key: PRNGKey, log_weights: Weights) -> Ancestors:
@@ -103,7 +104,7 @@ def stratified(key: PRNGKey, log_weights: Weights) -> Ancestors:
         [0, 1, 2, 3]
     """
     cells = jnp.arange(log_weights.shape[0])
-    return _invert(normalise(log_weights), cells, jax.random.uniform(key, cells.shape))
+    return _invert(normalise(log_weights), cells, jax.random.uniform(unrolled(key), cells.shape))
 
 
 def multinomial(key: PRNGKey, log_weights: Weights) -> Ancestors:
@@ -122,7 +123,7 @@ def multinomial(key: PRNGKey, log_weights: Weights) -> Ancestors:
         False
     """
     num_particles = log_weights.shape[0]
-    key_cell, key_offset = jax.random.split(key)
+    key_cell, key_offset = jax.random.split(unrolled(key))
     cells = jax.random.randint(key_cell, (num_particles,), 0, num_particles)
     return _invert(normalise(log_weights), cells, jax.random.uniform(key_offset, cells.shape))
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.random import fold_in
 from jaxtyping import Array
 
+from popgibbs._random import standard, unrolled
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.data import Data
 from popgibbs.model import INTO_NEXT, Neighbour, Particle, StepConditional, StepSequence, draw, shifted
@@ -120,7 +121,7 @@ def draw_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, drawn: Valu
 
     def step(last: tuple[Array, Array], inputs: tuple[Any, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         conditional = at(*last, *inputs)
-        values, log_q = kernel.bind(fold_in(key, conditional.t), conditional).draw()
+        values, log_q = kernel.bind(_key_at(key, conditional.t), conditional).draw()
         previous = last[0]
         state = values[sequence.model.state].astype(previous.dtype)
         return (state, previous), (state, jnp.sum(log_q))
@@ -136,7 +137,7 @@ def score_first_steps(key: PRNGKey, sequence: StepSequence, kernel: Kernel, draw
 
     def one(previous: Array, earlier: Array, state: Array, *inputs: Any) -> Array:
         conditional = at(previous, earlier, *inputs)
-        return jnp.sum(kernel.bind(fold_in(key, conditional.t), conditional).score({sequence.model.state: state}))
+        return jnp.sum(kernel.bind(_key_at(key, conditional.t), conditional).score({sequence.model.state: state}))
 
     # The draw saw a blank state before its first step.
     blank = _blank_state(sequence)
@@ -158,6 +159,10 @@ def _first_inputs(sequence: StepSequence, drawn: Values | None) -> tuple[Callabl
         return _conditional(sequence, data, t, before, after, shared, initial=True, has_globals=has_globals)
 
     return at, (jnp.arange(sequence.num_steps), sequence.observed, sequence.prepared(shared))
+
+
+def _key_at(key: PRNGKey, t: Array) -> PRNGKey:
+    return standard(fold_in(unrolled(key), t))
 
 
 def _blank_state(sequence: StepSequence) -> Array:
@@ -184,7 +189,7 @@ def update_steps(
 
     def step(population: Population, inputs: tuple[TimeStep, OldStep]) -> tuple[Population, Any]:
         time_step, old = inputs
-        key_resample, keys = update_keys(fold_in(key, time_step.t), num_particles)
+        key_resample, keys = update_keys(_key_at(key, time_step.t), num_particles)
         # A padded step changes nothing.
         threshold = jnp.where(time_step.is_real, context.ess_threshold, 0.0)
         population = population.resample(key_resample, context.resampler, threshold)

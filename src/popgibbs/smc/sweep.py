@@ -70,25 +70,43 @@ def run(
     keys, batch = row_keys(keys, num_populations), rows_of(batch, num_populations)
     population, event = over_rows(initialise, 0, None, 0, None)(fold_in_rows(keys, 0), sampler, batch, num_particles)
     carry = observe(carry, sampler, batch, event)
-    first = _initial_info(sampler, population)
-    population, rest, carry = _sweeps(sampler, keys, batch, population, 1, num_sweeps, observe, carry)
-    info = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+    info = jax.tree.map(lambda leaf: leaf[None], _initial_info(sampler, population))
+    if num_sweeps:
+        population, rest, carry = _sweeps(
+            sampler, keys, batch, population, 1, num_sweeps, capacity=num_sweeps, observe=observe, carry=carry
+        )
+        info = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), info, rest)
     return into_instances(population, 0, num_populations), into_instances(info, 1, num_populations), carry
 
 
-def extend(
+def sweep_on(
     sampler: BuiltSampler,
     keys: Array,
     batch: Data,
     population: Population,
     *,
     first_sweep: int | Array,
-    num_sweeps: int,
+    num_sweeps: int | Array,
+    capacity: int,
 ) -> tuple[Population, Info]:
-    """Run more sweeps of the populations that `run` returned."""
+    """Run more sweeps of the populations that `run` returned.
+
+    The number of sweeps may be traced, so that one compiled program serves any number up to `capacity`. The info has
+    `capacity` entries along its axis of sweeps; those after `num_sweeps` mean nothing.
+    """
     num_populations = population.log_evidence.shape[1]
     keys, batch = row_keys(keys, num_populations), rows_of(batch, num_populations)
-    moved, info, _ = _sweeps(sampler, keys, batch, into_rows(population), first_sweep, num_sweeps, _ignore, None)
+    moved, info, _ = _sweeps(
+        sampler,
+        keys,
+        batch,
+        into_rows(population),
+        first_sweep,
+        num_sweeps,
+        capacity=capacity,
+        observe=_ignore,
+        carry=None,
+    )
     return into_instances(moved, 0, num_populations), into_instances(info, 1, num_populations)
 
 
@@ -124,24 +142,27 @@ def _sweeps(
     batch: Data,
     population: Population,
     first_sweep: int | Array,
-    num_sweeps: int,
+    num_sweeps: int | Array,
+    *,
+    capacity: int,
     observe: Observe,
     carry: Any,
 ) -> tuple[Population, Info, Any]:
-    """Scan over sweeps. The scan is never differentiated, so memory does not grow with the number of sweeps."""
+    """Loop over sweeps. The loop is never differentiated, so memory does not grow with the number of sweeps."""
     arrays, static = eqx.partition(sampler, eqx.is_array)
+    like = _initial_info(sampler, population)
+    infos = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), like)
 
-    def one(state: Any, number: Array) -> tuple[Any, Info]:
-        population, carry = state
+    def one(count: Array, state: Any) -> Any:
+        population, infos, carry = state
         # The barrier ties the inputs to the loop's counter, so that XLA hoists nothing out of the loop. It would hoist
         # each use separately, and then no longer see that drawing, scoring and differentiating a proposal share one
         # evaluation of its network.
-        fresh, data, number = jax.lax.optimization_barrier((arrays, batch, number))
+        fresh, data, number = jax.lax.optimization_barrier((arrays, batch, first_sweep + count))
         moved, info, carry = sweep(keys, eqx.combine(fresh, static), data, population, number, observe, carry)
-        return (moved, carry), info
+        return moved, jax.tree.map(lambda all, new: all.at[count].set(new), infos, info), carry
 
-    (population, carry), info = jax.lax.scan(one, (population, carry), first_sweep + jnp.arange(num_sweeps))
-    return population, info, carry
+    return jax.lax.fori_loop(0, num_sweeps, one, (population, infos, carry))
 
 
 def _initial_info(sampler: BuiltSampler, population: Population) -> Info:

@@ -1,11 +1,11 @@
 """Training: gradients, steps, checkpoints and the loop."""
 
-from popgibbs.training.checkpoint import Checkpoints, export, versions
+from popgibbs.training.checkpoint import Checkpoints, check_resumable, export, versions
 from popgibbs.training.lock import Lock
 from popgibbs.training.loop import History, made_with, run_training
-from popgibbs.training.naming import SAMPLER, CheckpointError, from_names, to_names
+from popgibbs.training.naming import SAMPLER, CheckpointError, from_names, part_of, to_names
 from popgibbs.training.objective import accumulate
-from popgibbs.training.progress import progress_of, sampling_progress, training_progress
+from popgibbs.training.progress import progress_of, sampling_progress, training_progress, waiting
 from popgibbs.training.provenance import hyperparameters, refuse_changes
 from popgibbs.training.reading import digest_of, fingerprint, holds_run, read, read_about, read_arrays
 from popgibbs.training.signals import Interrupted, end_at_once, terminable
@@ -17,6 +17,7 @@ __all__ = [
     "Budget",
     "CheckpointError",
     "Checkpoints",
+    "check_resumable",
     "digest_of",
     "end_at_once",
     "export",
@@ -29,6 +30,7 @@ __all__ = [
     "Lock",
     "made_with",
     "Metrics",
+    "part_of",
     "progress_of",
     "read",
     "read_about",
@@ -45,4 +47,5 @@ __all__ = [
     "training_progress",
     "TrainingStep",
     "versions",
+    "waiting",
 ]

@@ -19,10 +19,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from popgibbs.training.lock import Lock
-from popgibbs.training.naming import CheckpointError, from_names, to_names
+from popgibbs.training.naming import SAMPLER, CheckpointError, from_names, part_of, to_names
 from popgibbs.training.provenance import refuse_changes
 from popgibbs.training.reading import FORMAT, declared, digest_of, digest_of_about, read, saved_steps
 
@@ -50,6 +49,8 @@ class Checkpoints:
         configuration: Mapping[str, Any] | None = None,
         run: Mapping[str, Any] | None = None,
     ):
+        import orbax.checkpoint as ocp  # here, because it is slow to import
+
         self.directory = Path(directory).absolute()
         try:
             self.configuration = _as_json(dict(configuration or {}))
@@ -88,6 +89,8 @@ class Checkpoints:
 
         `versions_behind` are the package versions that made them, by default the current ones.
         """
+        import orbax.checkpoint as ocp
+
         while self._discarded:
             self._manager.delete(self._discarded.pop())
         if self.latest == step:
@@ -131,8 +134,7 @@ class Checkpoints:
         Later ones are deleted when the next one is saved, because Orbax does not overwrite a step.
         """
         found = read(self.directory, step)
-        if len(found.sampler) == len(found.arrays):
-            raise CheckpointError(f"{self.directory} holds a sampler without its training state, which cannot be resumed")
+        check_resumable(self.directory, found.about)
         now = dict(self.run)
         if found.about["versions"].get("optax") != versions()["optax"]:
             now.pop("optimiser", None)  # names inside may differ between versions
@@ -189,6 +191,12 @@ def _reason(error: Exception) -> str:
     if quoted := re.search(r"(?:os_error_code='|\[OS error )(\d+)", str(error)):  # the latter before TensorStore 0.1.82
         return os.strerror(int(quoted[1]))
     return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def check_resumable(directory: str | Path, about: Mapping[str, Any]) -> None:
+    """Refuse to resume a checkpoint, given by its description, that was saved without a training state."""
+    if all(part_of(name) == SAMPLER for name in about["arrays"]):
+        raise CheckpointError(f"{directory} holds a sampler without its training state, which cannot be resumed")
 
 
 def export(directory: str | Path, out: str | Path, step: int | None = None) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax.random import fold_in
 
+from popgibbs._reuse import reused, shape_of
 from popgibbs._typing import PRNGKey, Tracker
 from popgibbs.data import Source
 from popgibbs.smc import BuiltSampler
@@ -85,7 +86,9 @@ def run_training(
             raise CheckpointError(
                 f"the run in {checkpoints.directory} is at step {int(state.step)}, beyond num_steps={num_steps}"
             )
-    step_on = TrainingStep(sampler, optimiser, budget, tempering)
+    # The programs of a step take the sampler's numbers as inputs, so an equal sampler with other numbers shares them.
+    of = (shape_of(sampler), optimiser, budget, tempering)
+    step_on = reused(TrainingStep, sampler, optimiser, budget, tempering, of=of)
     state = step_on.sum.on_first(state)
     history, first = History(), int(state.step)
     with ExitStack() as stack:

@@ -2,23 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-    track,
-)
-from rich.table import Column
-from rich.text import Text
+from threading import Timer
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from popgibbs._typing import Tracker
+
+if TYPE_CHECKING:
+    import rich.console
 
 T = TypeVar("T")
 
@@ -26,24 +16,40 @@ T = TypeVar("T")
 SPEED_OVER = 1800.0  # seconds; training on videos reports less than once per minute
 
 
-class _Speed(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f}/s" if speed else "compiling")
-
-
 @contextmanager
 def training_progress(
-    num_steps: int, labels: Sequence[str], num_particles: int, start: int = 0, console: Console | None = None
+    num_steps: int,
+    labels: Sequence[str],
+    num_particles: int,
+    start: int = 0,
+    console: "rich.console.Console | None" = None,
 ) -> Iterator[Tracker]:
     """A tracker that draws a progress bar on standard error while the block runs."""
+    from rich.console import Console  # here, as below, because samplers without a progress bar do not need it
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:.1f}/s" if speed else f"compiling {task.elapsed or 0:.0f} s")
+
     console = console or Console(stderr=True)
     # On a narrow terminal only the metrics at the end wrap.
     columns = [
         TextColumn("training"),
         BarColumn(bar_width=10),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
-        _Speed(table_column=Column(no_wrap=True)),
+        Speed(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=False)),
     ]
@@ -65,14 +71,55 @@ def training_progress(
 
 
 @contextmanager
-def sampling_progress(num_instances: int, console: Console | None = None) -> Iterator[Callable[[int], None]]:
+def sampling_progress(
+    num_instances: int, console: "rich.console.Console | None" = None
+) -> Iterator[Callable[[int], None]]:
     """A function to call with the number of newly finished instances, which draws a progress bar on standard error."""
-    columns = [TextColumn("sampling"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()]
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Wait(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if task.completed or (task.elapsed or 0) < 1 else f"compiling {task.elapsed:.0f} s")
+
+    columns = [TextColumn("sampling"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn(), Wait()]
     with Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task("sampling", total=num_instances)
         yield lambda done: progress.advance(task, done)
 
 
-def progress_of(title: str, steps: Sequence[T], console: Console | None = None) -> Iterable[T]:
+@contextmanager
+def waiting(what: str, console: "rich.console.Console | None" = None) -> Iterator[None]:
+    """Say on standard error what the block does, with elapsed seconds, if it takes more than one."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn(what), TimeElapsedColumn()]
+    progress = Progress(*columns, console=console or Console(stderr=True), transient=True)
+    progress.add_task(what, total=None)
+    timer = Timer(1.0, progress.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        progress.stop()
+
+
+def progress_of(title: str, steps: Sequence[T], console: "rich.console.Console | None" = None) -> Iterable[T]:
     """The steps, with a progress bar on standard error while they are iterated over."""
+    from rich.console import Console
+    from rich.progress import track
+
     return track(steps, title, console=console or Console(stderr=True))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorstore
 
 from popgibbs.training.naming import SAMPLER, CheckpointError, part_of
 
@@ -96,6 +95,8 @@ def _read_arrays(path: Path, declared: Mapping[str, Any]) -> dict[str, np.ndarra
     TensorStore reads the files directly, without Orbax: if one array fails, Orbax closes the event loop that the others
     still report to, and their threads print tracebacks.
     """
+    import tensorstore  # here, because it is slow to import
+
     base = {"driver": "file", "path": f"{path / 'arrays'}/"}
     opened = {
         name: tensorstore.open(

@@ -10,6 +10,7 @@ import optax
 from jax.random import fold_in
 from jaxtyping import Array
 
+from popgibbs._reuse import reused, shape_of
 from popgibbs._typing import PRNGKey, UpdateModel
 from popgibbs.data import Data
 from popgibbs.running import instance_keys
@@ -81,6 +82,37 @@ class Means(NamedTuple):
     possible: Array  # by site: the fraction of instances with a first draw whose log-probability is finite
 
 
+def _gradient_sum(sampler: BuiltSampler, budget: Budget, tempered: bool) -> DeviceSum:
+    """The gradient and the means of a batch, summed over its rows by all devices."""
+    arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
+    beta = jnp.zeros(())
+
+    def of_rows(shared: tuple[Any, Array], rows: tuple[Array, Array, Data]) -> tuple[Gradient, Means]:
+        (arrays, beta), (keys, weights, batch) = shared, rows
+        gradient, info = accumulate(
+            eqx.combine(arrays, static),
+            keys,
+            batch,
+            num_sweeps=budget.num_sweeps,
+            num_particles=budget.num_particles,
+            update_model=budget.update_model,
+            instance_weights=weights,
+            beta=beta if tempered else None,
+        )
+        finite = info.finite[0].astype(info.ess.dtype)
+        last = (info.ess[-1], info.acceptance[-1], info.mean_log_joint[-1], info.log_evidence[-1], finite)
+        return gradient, Means(*(weighted_sum(weights, number[:, 0].T, axis=-1) for number in last))
+
+    by_block, by_site = jnp.zeros(len(sampler.blocks)), jnp.zeros(len(sampler.sites))
+    return DeviceSum(
+        of_rows,
+        num_rows=budget.batch_size,
+        shared=(arrays, beta),
+        result=(Gradient(arrays, by_block, by_block), Means(by_block, by_block, beta, beta, by_site)),
+        microbatch_size=budget.microbatch_size,
+    )
+
+
 class TrainingStep:
     """A training step on a batch of instances; `transport.py` handles the devices."""
 
@@ -91,33 +123,10 @@ class TrainingStep:
         budget: Budget,
         tempering: Tempering | None = None,
     ):
-        arrays, static = eqx.partition(sampler, eqx.is_inexact_array)
-        beta = jnp.zeros(())
-
-        def of_rows(shared: tuple[Any, Array], rows: tuple[Array, Array, Data]) -> tuple[Gradient, Means]:
-            (arrays, beta), (keys, weights, batch) = shared, rows
-            gradient, info = accumulate(
-                eqx.combine(arrays, static),
-                keys,
-                batch,
-                num_sweeps=budget.num_sweeps,
-                num_particles=budget.num_particles,
-                update_model=budget.update_model,
-                instance_weights=weights,
-                beta=None if tempering is None else beta,
-            )
-            finite = info.finite[0].astype(info.ess.dtype)
-            last = (info.ess[-1], info.acceptance[-1], info.mean_log_joint[-1], info.log_evidence[-1], finite)
-            return gradient, Means(*(weighted_sum(weights, number[:, 0].T, axis=-1) for number in last))
-
-        by_block, by_site = jnp.zeros(len(sampler.blocks)), jnp.zeros(len(sampler.sites))
-        self.sum = DeviceSum(
-            of_rows,
-            num_rows=budget.batch_size,
-            shared=(arrays, beta),
-            result=(Gradient(arrays, by_block, by_block), Means(by_block, by_block, beta, beta, by_site)),
-            microbatch_size=budget.microbatch_size,
-        )
+        tempered = tempering is not None
+        # Most of the compilation is here, and does not depend on the optimiser.
+        of = (shape_of(sampler), budget, tempered)
+        self.sum = reused(_gradient_sum, sampler, budget, tempered, of=of)
 
         def inputs(state: State) -> tuple[Array, Array, Array]:
             indices = jnp.arange(self.sum.num_rows)

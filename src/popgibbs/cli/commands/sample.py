@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import jax
 import typer
 
-from popgibbs._files import whole
 from popgibbs.cli.app import app, check_output, err, out, stoppable
 from popgibbs.cli.options import (
     Particles,
@@ -20,8 +18,7 @@ from popgibbs.cli.options import (
     directory_of,
     parse_sizes,
 )
-from popgibbs.data import parse_axes, read_instances
-from popgibbs.paper import registry, runs
+from popgibbs.paper import registry
 
 
 @app.command(cls=SizedCommand)
@@ -44,6 +41,12 @@ def sample(
     A size that the data do not determine, such as the number of digits in a video, is by default that of the run's
     training instances.
     """
+    import jax
+
+    from popgibbs._files import whole
+    from popgibbs.data import parse_axes, read_instances
+    from popgibbs.paper import runs
+
     # Files are checked first, because building a sampler takes a while.
     check_output(out_file)
     about = runs.describe(directory_of(run), step)

@@ -1,0 +1,105 @@
+"""Random keys whose bits are those of JAX's default generator, in programs that compile and run faster.
+
+JAX's Threefry on CPU is a loop over rounds, which XLA compiles anew at every use: 0.1 to 0.6 seconds each, for the dozens
+of draws, splits and folds in a sampler. Here the rounds are written out, so they are a few dozen elementwise operations
+that fuse with whatever uses the bits. Functions of the library convert the keys that they use; the numbers stay the same.
+Users' functions get keys of JAX's own kind, because some functions, such as `jax.random.poisson`, take no other.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.random import define_prng_impl
+from jaxtyping import Array, UInt32
+
+T = TypeVar("T")
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+
+
+@jax.jit  # so that uses of one shape are traced and lowered once
+def _threefry(key: UInt32[Array, "2"], high: Array, low: Array) -> tuple[Array, Array]:
+    """Threefry-2x32 with 20 rounds (Salmon et al., 2011) of the counters `high` and `low`."""
+    words = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    high, low = high + words[0], low + words[1]
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            high = high + low
+            low = high ^ ((low << np.uint32(rotation)) | (low >> np.uint32(32 - rotation)))
+        high = high + words[(group + 1) % 3]
+        low = low + words[(group + 2) % 3] + np.uint32(group + 1)
+    return high, low
+
+
+def _counters(shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """The numbers of the elements of an array, as two words each; arrays here have fewer than 2³² elements."""
+    assert prod(shape) < 2**32
+    low = jax.lax.iota(jnp.uint32, prod(shape)).reshape(shape)
+    return jnp.zeros_like(low), low
+
+
+def _side_by_side(high: Array, low: Array) -> Array:
+    """The two words of each element along a last axis.
+
+    XLA does not fuse a concatenation into what uses it, so the rounds are not repeated there. Elementwise operations
+    would be, barrier or not: three times as many rounds were compiled.
+    """
+    return jnp.stack([high, low], axis=-1)
+
+
+def _seed(seed: Array) -> UInt32[Array, "2"]:
+    return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
+
+
+def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> UInt32[Array, "*shape 2"]:
+    return _side_by_side(*_threefry(key, *_counters(shape)))
+
+
+def _fold_in(key: UInt32[Array, "2"], number: Any) -> UInt32[Array, "2"]:
+    number = jnp.asarray(number).astype(jnp.uint32)
+    return _side_by_side(*_threefry(key, jnp.zeros_like(number), number))
+
+
+def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
+    high, low = _threefry(key, *_counters(shape))
+    if bit_width == 64:
+        return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)
+    return (high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[bit_width])
+
+
+_UNROLLED = define_prng_impl(
+    key_shape=(2,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="threefry2x32_unrolled",
+    tag="fryu",
+)
+
+
+def unrolled(key: Array) -> Array:
+    """The key, or array of keys, with JAX's default generator replaced by the one here; other generators stay."""
+    if jax.random.key_impl(key) != "threefry2x32":
+        return key
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
+
+
+def standard(key: Array) -> Array:
+    """The key, or array of keys, with JAX's default generator instead of the one here; others stay."""
+    if jax.random.key_impl(key) != _UNROLLED:
+        return key
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
+
+
+def with_key(function: Callable[[Array], T], key: Array) -> T:
+    """The result of a user's function of a key, with the faster generator unless it needs JAX's own."""
+    try:
+        return function(unrolled(key))
+    except NotImplementedError:
+        return function(standard(key))
