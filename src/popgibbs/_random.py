@@ -7,6 +7,7 @@ Users' functions get keys of JAX's own kind, because some functions, such as `ja
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
@@ -22,12 +23,12 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 
 
-@jax.jit  # so that uses of one shape are traced and lowered once
-def _threefry(key: UInt32[Array, "2"], high: Array, low: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds (Salmon et al., 2011) of the counters `high` and `low`."""
+@partial(jax.jit, static_argnames="groups")  # so that uses of one shape are traced and lowered once
+def _threefry(key: UInt32[Array, "2"], high: Array, low: Array, groups: int) -> tuple[Array, Array]:
+    """Threefry-2x32 (Salmon et al., 2011) of the counters `high` and `low`; each group has four rounds."""
     words = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
     high, low = high + words[0], low + words[1]
-    for group in range(5):
+    for group in range(groups):
         for rotation in _ROTATIONS[group % 2]:
             high = high + low
             low = high ^ ((low << np.uint32(rotation)) | (low >> np.uint32(32 - rotation)))
@@ -56,31 +57,32 @@ def _seed(seed: Array) -> UInt32[Array, "2"]:
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
-def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> UInt32[Array, "*shape 2"]:
-    return _side_by_side(*_threefry(key, *_counters(shape)))
+def _implementation(name: str, tag: str, groups: int) -> Any:
+    def split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> UInt32[Array, "*shape 2"]:
+        return _side_by_side(*_threefry(key, *_counters(shape), groups))
+
+    def fold_in(key: UInt32[Array, "2"], number: Any) -> UInt32[Array, "2"]:
+        number = jnp.asarray(number).astype(jnp.uint32)
+        return _side_by_side(*_threefry(key, jnp.zeros_like(number), number, groups))
+
+    def random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
+        high, low = _threefry(key, *_counters(shape), groups)
+        if bit_width == 64:
+            return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)
+        return (high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[bit_width])
+
+    return define_prng_impl(
+        key_shape=(2,), seed=_seed, split=split, random_bits=random_bits, fold_in=fold_in, name=name, tag=tag
+    )
 
 
-def _fold_in(key: UInt32[Array, "2"], number: Any) -> UInt32[Array, "2"]:
-    number = jnp.asarray(number).astype(jnp.uint32)
-    return _side_by_side(*_threefry(key, jnp.zeros_like(number), number))
+_UNROLLED = _implementation("threefry2x32_unrolled", "fryu", groups=5)  # the 20 rounds of JAX's default
+_SHORT = _implementation("threefry2x32_short", "frys", groups=2)
 
 
-def _random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
-    high, low = _threefry(key, *_counters(shape))
-    if bit_width == 64:
-        return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)
-    return (high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[bit_width])
-
-
-_UNROLLED = define_prng_impl(
-    key_shape=(2,),
-    seed=_seed,
-    split=_split,
-    random_bits=_random_bits,
-    fold_in=_fold_in,
-    name="threefry2x32_unrolled",
-    tag="fryu",
-)
+def key_for_checks(seed: int) -> Array:
+    """A key for draws that check a sampler: eight rounds are random enough for that, and compile faster than twenty."""
+    return jax.random.key(seed, impl=_SHORT)
 
 
 def unrolled(key: Array) -> Array:
@@ -92,7 +94,7 @@ def unrolled(key: Array) -> Array:
 
 def standard(key: Array) -> Array:
     """The key, or array of keys, with JAX's default generator instead of the one here; others stay."""
-    if jax.random.key_impl(key) != _UNROLLED:
+    if jax.random.key_impl(key) not in (_UNROLLED, _SHORT):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 

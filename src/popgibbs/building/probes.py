@@ -6,20 +6,23 @@ padding changes a number, whether supports agree, whether proposals reach states
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from popgibbs._random import standard, unrolled
+from popgibbs._compiling import Program, jit_once
+from popgibbs._random import key_for_checks
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.lanes import lanes
 from popgibbs.data import Axes, Data, lengthen, pad, plates
-from popgibbs.model import BlockConditional, Conditional, Partition, Site, Target, by_name, condition, program
+from popgibbs.model import BlockConditional, Conditional, Partition, Site, Target, by_name, condition, program, total
+from popgibbs.proposals import BoundKernel, key_for
 from popgibbs.smc import Block
 
+_PROPOSAL = ""  # stands for a block's proposal among its factors; no site has this name
 _NUM_PROBES = 32  # elements that are changed
 _NUM_DRAWS = 32  # states that are drawn from the model
 _NUM_STATES = 8  # of these, the number at which elements are changed
@@ -70,33 +73,14 @@ def measure(
     longer = padded_by_one(target, axes) if can_pad else target.data
     padded = {plate: size + (plate in longer.mask) * can_pad for plate, size in sizes.items()}
 
-    arrays, static = eqx.partition((target, blocks), eqx.is_array)
-
-    def measured(arrays: Any, larger: Data, key: PRNGKey) -> tuple[Any, ...]:
-        target, blocks = eqx.combine(arrays, static)
-        # Separate keys: under the key of a state, a proposal would repeat the random numbers behind that state.
-        key_states, key = jax.random.split(key)
-        many = jax.vmap(lambda key: program.draw(target.program, key))(jax.random.split(key_states, _NUM_DRAWS))
-        keys = jax.random.split(key, _NUM_DRAWS)
-        latents = jax.tree.map(lambda leaf: leaf[0], many)
-        big = Target(target.model, larger, target.sites)
-        big_latents = _pad_latents(latents, target.sites, padded)
-        split = [index for index, partition in enumerate(partitions) if not partition.whole]
-        probed = {i: _probe_elements(target, blocks[i], partitions[i], key, many) for i in split}
-        return (
-            _same(target.log_probs(latents), big.log_probs(big_latents)),
-            [_proposal_keeps(blocks[draw.block], draw, key, (target, latents), (big, big_latents)) for draw in draws],
-            probed,
-            {draw: _reach(target, blocks[draw.block], draw, many, keys) for draw in dict.fromkeys([*draws, *weighed])},
-        )
-
-    # It runs once, so fast compilation matters more than fast execution. The key is fixed, so the same sampler always
-    # passes or always fails.
-    compiled = jax.jit(measured, compiler_options={"xla_backend_optimization_level": 0})
-    sites, proposals, probed, reached = jax.device_get(compiled(arrays, longer, unrolled(jax.random.key(20))))
+    probed_draws = list(dict.fromkeys([*draws, *weighed]))
+    # The key is fixed, so the same sampler always passes or always fails.
+    inputs = (target, blocks, partitions, probed_draws, longer, padded, key_for_checks(20))
+    sites, probed, reached = jax.device_get(_measured(*inputs))
+    reached = dict(zip(probed_draws, reached, strict=True))
     return Findings(
         padding_of_sites=sites,
-        padding_of_proposals=dict(zip(draws, proposals, strict=True)),
+        padding_of_proposals={draw: reached[draw].padding for draw in draws},
         independent={i: found[0] for i, found in probed.items()},
         proved={i: bool(found[1]) for i, found in probed.items()},
         proposal_splits={i: found[2] for i, found in probed.items()},
@@ -104,6 +88,48 @@ def measure(
         inside_proposal={draw: reached[draw].inside_proposal for draw in draws},
         never_impossible={draw: reached[draw].possible for draw in weighed},
     )
+
+
+def _measure(
+    target: Target,
+    blocks: tuple[Block, ...],
+    partitions: tuple[Partition, ...],
+    draws: list[Draw],
+    larger: Data,
+    padded: dict[str, int],
+    key: PRNGKey,
+) -> tuple[dict[str, Any], dict[int, Any], list["_Reached"]]:
+    """For every site, whether padding keeps it; for every block that may split, `_probe_elements`; `_reach` of draws."""
+    # Separate keys: under the key of a state, a proposal would repeat the random numbers behind that state.
+    key_states, key = jax.random.split(key)
+    many = jax.vmap(lambda key: program.draw(target.program, key))(jax.random.split(key_states, _NUM_DRAWS))
+    keys = jax.random.split(key, _NUM_DRAWS)
+    log_probs = jax.vmap(target.log_probs)(many)
+    dead = jax.vmap(total)(log_probs) == -jnp.inf
+    first = jax.tree.map(lambda leaf: leaf[0], many)
+    big = Target(target.model, larger, target.sites)
+    big_first = _pad_latents(first, target.sites, padded)
+
+    def reach(draw: Draw) -> _Reached:
+        block = blocks[draw.block]
+        found = jax.vmap(partial(_reach, target, block, draw))(keys, many, dead)
+        log_q = jnp.sum(_bound(block, keys[0], draw.conditional(big, block, big_first)).score(draw.own(block, big_first)))
+        terms = max(np.size(value) for value in draw.own(block, first).values())
+        padding = _close(found.padding[0], log_q, terms)
+        return jax.tree.map(jnp.all, found._replace(padding=padding))
+
+    return (
+        _same(jax.tree.map(lambda leaf: leaf[0], log_probs), big.log_probs(big_first)),
+        {
+            index: _probe_elements(target, blocks[index], partition, key, many)
+            for index, partition in enumerate(partitions)
+            if not partition.whole
+        },
+        [reach(draw) for draw in draws],
+    )
+
+
+_measured = Program(_measure, jit_once)  # one program for samplers that differ in numbers only
 
 
 def padded_by_one(target: Target, axes: Axes) -> Data:
@@ -138,17 +164,6 @@ def _close(a: jax.Array, b: jax.Array, terms: int = 1) -> jax.Array:
     return jnp.isclose(a, b, rtol=1e-4, atol=1e-4 * terms, equal_nan=True)
 
 
-def _proposal_keeps(
-    block: Block, draw: Draw, key: PRNGKey, small: tuple[Target, Values], large: tuple[Target, Values]
-) -> jax.Array:
-    def log_q(target: Target, latents: Values) -> jax.Array:
-        bound = block.kernel.bind(standard(key), draw.conditional(target, block, latents))
-        return jnp.sum(bound.score(draw.own(block, latents)))
-
-    terms = max(np.size(value) for value in draw.own(block, small[1]).values())
-    return _close(log_q(*small), log_q(*large), terms)
-
-
 # Elements ---------------------------------------------------------------------------------------------------------------
 
 
@@ -156,35 +171,49 @@ def _probe_elements(
     target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
 ) -> tuple[dict[str, Any], bool, Any]:
     """Whether each of the block's factors splits into elements, whether all do by proof, whether its proposal does."""
-    states, others = _states(target, block, partition, key, many)
     first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
     own = {name: many[name][0] for name in block.sites}
-
-    def holds(elements: Callable[[BlockConditional, Values], jax.Array]) -> jax.Array:
-        def at_state(state: tuple[Values, Values]) -> jax.Array:
-            return _elementwise(elements, condition(target, state[0], block.sites, partition), *state)
-
-        return jnp.all(jax.lax.map(at_state, (states, others)))
-
-    def splits(name: str) -> jax.Array:
-        return holds(lambda conditional, values: conditional.reduce({name: conditional.log_probs(values)[name]}))
-
     proved = _proved(first, first.log_probs, own)
-    factors = {name: jnp.ones((), bool) if name in proved else splits(name) for name in first.factors}
-    all_proved = proved == set(factors)
+    unproved = [name for name in first.factors if name not in proved]
+    splits, by_proof = _proposal_splits(block, key, first, own)
+    if not unproved and by_proof:
+        return {name: jnp.ones((), bool) for name in first.factors}, True, splits
+    states, others = _states(target, block, partition, key, many)
+
+    def elements(conditional: BlockConditional, values: Values) -> Values:
+        """By factor without a proof, its elements; and those of the proposal, if it has none."""
+        found = {}
+        if unproved:
+            log_probs = conditional.log_probs(values)
+            found |= {name: conditional.reduce({name: log_probs[name]}) for name in unproved}
+        if splits and not by_proof:
+            found[_PROPOSAL] = _bound(block, key, conditional).score(values)
+        return found
+
+    def at_state(state: tuple[Values, Values]) -> dict[str, jax.Array]:
+        return _elementwise(elements, condition(target, state[0], block.sites, partition), *state)
+
+    held = jax.tree.map(jnp.all, jax.lax.map(at_state, (states, others)))
+    factors = {name: held.get(name, jnp.ones((), bool)) for name in first.factors}
+    return factors, not unproved, held.get(_PROPOSAL, splits)
+
+
+def _proposal_splits(block: Block, key: PRNGKey, conditional: BlockConditional, own: Values) -> tuple[bool, bool]:
+    """Whether a proposal can split into elements, and whether it does by proof."""
     if block.kernel.from_model:
-        return factors, all_proved, True
+        return True, True
 
     def log_q(values: Values) -> Values:
-        return block.kernel.bind(standard(key), first).log_probs(values) or {}
+        return _bound(block, key, conditional).log_probs(values) or {}
 
-    shapes = jax.eval_shape(lambda: (log_q(own), first.log_probs(own)))
+    shapes = jax.eval_shape(lambda: (log_q(own), conditional.log_probs(own)))
     if any(shapes[0][name].shape != shapes[1][name].shape for name in shapes[0]):
-        return factors, all_proved, False
-    if shapes[0] and _proved(first, log_q, own) == set(block.sites):
-        return factors, all_proved, True
-    scores = holds(lambda conditional, values: block.kernel.bind(standard(key), conditional).score(values))
-    return factors, all_proved, scores
+        return False, True
+    return True, bool(shapes[0]) and _proved(conditional, log_q, own) == set(block.sites)
+
+
+def _bound(block: Block, key: PRNGKey, conditional: Conditional) -> BoundKernel:
+    return block.kernel.bind(key_for(block.kernel, key), conditional)
 
 
 def _proved(conditional: BlockConditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
@@ -234,9 +263,7 @@ def _states(
     if block.proposes and not block.kernel.needs_finite:
 
         def propose(key: PRNGKey, latents: Values) -> Values:
-            return block.kernel.bind(
-                standard(key), condition(target, latents, block.sites, Partition(target.sites))
-            ).draw()[0]
+            return _bound(block, key, condition(target, latents, block.sites, Partition(target.sites))).draw()[0]
 
         keys = jax.random.split(key, (2, _NUM_STATES))
         reached, further = (jax.vmap(propose)(row, states) for row in keys)
@@ -246,18 +273,18 @@ def _states(
 
 
 def _elementwise(
-    elements: Callable[[BlockConditional, Values], jax.Array],
+    elements: Callable[[BlockConditional, Values], Values],
     conditional: BlockConditional,
     latents: Values,
     other: Values,
-) -> jax.Array:
-    """Whether changing one element of the block changes only that entry of `elements`."""
+) -> dict[str, jax.Array]:
+    """For each of `elements`, whether changing one element of the block changes only that entry."""
     sizes = conditional.target.plate_sizes
     old = {name: latents[name] for name in conditional.names}
     places = jnp.arange(conditional.real.shape[0])
     probed = np.unique(np.linspace(0, len(places) - 1, _NUM_PROBES).astype(int))
 
-    def with_other(element: jax.Array) -> jax.Array:
+    def with_other(element: jax.Array) -> Values:
         here = places == element
         mixed = {
             name: jnp.where(conditional.partition.spread_values(here, name, sizes), other[name], old[name])
@@ -267,39 +294,35 @@ def _elementwise(
 
     # All states run one after another through the same code, the unchanged one first (no element has the number -1).
     # Elements that do not depend on the changed one are then equal to the last bit, even if large terms cancel in them.
-    before, *after = jax.lax.map(with_other, jnp.asarray([-1, *probed]))
-    stays = [jnp.all(_close(row, before) | (places == element)) for row, element in zip(after, probed, strict=True)]
-    return jnp.all(jnp.stack(stays))
+    found = jax.lax.map(with_other, jnp.asarray([-1, *probed]))
+    changed = places == probed[:, None]
+    return {name: jnp.all(_close(rows[1:], rows[:1]) | changed) for name, rows in found.items()}
 
 
 # Supports ---------------------------------------------------------------------------------------------------------------
 
 
 class _Reached(NamedTuple):
-    """Where draws of a proposal and of the model lie."""
+    """Where draws of a proposal and of the model lie, at one state or at all."""
 
     inside_model: dict[str, Any]  # by site: draws of the proposal are in the model's support
     inside_proposal: dict[str, Any]  # by site: draws of the model are in the proposal's support
     possible: Any  # draws of the proposal have positive density, and so has the way back
+    padding: Any  # at one state, log q of the model's draw; over all, whether padding keeps it
 
 
-def _reach(target: Target, block: Block, draw: Draw, many: Values, keys: jax.Array) -> _Reached:
-    """Whether the supports of a proposal and of the model agree, and whether weights are positive, at all states.
+def _reach(target: Target, block: Block, draw: Draw, key: PRNGKey, latents: Values, dead: jax.Array) -> _Reached:
+    """Whether the supports of a proposal and of the model agree, and whether weights are positive, at one state.
 
     A proposal need not reach states to which other factors of the model give probability zero.
     """
-
-    def one(key: PRNGKey, latents: Values) -> _Reached:
-        conditional = draw.conditional(target, block, latents)
-        bound = block.kernel.bind(standard(key), conditional)
-        drawn, _ = bound.draw()
-        own = draw.own(block, latents)
-        modelled = program.raw_sites(conditional.modelled, key, {**conditional.given, **drawn})
-        inside = {name: jnp.all(modelled[name]["fn"].support(drawn[name])) for name in draw.names}
-        dead = target.log_joint(latents) == -jnp.inf
-        covered = {name: held | dead for name, held in bound.covers(own).items()}
-        forward = jnp.sum(conditional.reduce(conditional.log_probs(drawn)))
-        backward = jnp.sum(bound.score(own))
-        return _Reached(inside, covered, dead | ((forward != -jnp.inf) & (backward != -jnp.inf)))
-
-    return jax.tree.map(jnp.all, jax.vmap(one)(keys, many))
+    conditional = draw.conditional(target, block, latents)
+    bound = _bound(block, key, conditional)
+    drawn, _ = bound.draw()
+    own = draw.own(block, latents)
+    modelled = program.raw_sites(conditional.modelled, key, {**conditional.given, **drawn})
+    inside = {name: jnp.all(modelled[name]["fn"].support(drawn[name])) for name in draw.names}
+    covered = {name: held | dead for name, held in bound.covers(own).items()}
+    forward = jnp.sum(conditional.reduce(conditional.log_probs(drawn)))
+    backward = jnp.sum(bound.score(own))
+    return _Reached(inside, covered, dead | ((forward != -jnp.inf) & (backward != -jnp.inf)), backward)

@@ -115,7 +115,7 @@ def parse_sizes(sizes: Mapping[str, Any], axes: Axes) -> dict[str, tuple[int, ..
     if unknown := sorted(set(sizes) - set(plates(axes))):
         raise ValueError(f"sizes= names the plates {unknown}, but `data=` declares {list(plates(axes))}")
     for plate, given in sizes.items():
-        valid = isinstance(given, Sequence) and given and all(isinstance(n, Integral) and n > 0 for n in given)
+        valid = isinstance(given, Sequence) and given and all(isinstance(n, Integral) and int(n) > 0 for n in given)
         if not valid:
             raise ValueError(
                 f"sizes={{'{plate}': {given!r}}} must be a list of positive whole numbers, such as [50, 100]"

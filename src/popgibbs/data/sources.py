@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from popgibbs._compiling import jit
 from popgibbs._random import unrolled, with_key
 from popgibbs._reuse import reused
 from popgibbs._typing import PRNGKey, Simulator
@@ -39,7 +40,7 @@ def _draw(simulator: Simulator, axes: Axes) -> Callable[[PRNGKey, int], Data]:
     def batch(key: PRNGKey, batch_size: int) -> Data:
         return jax.vmap(one)(jax.random.split(unrolled(key), batch_size))
 
-    return jax.jit(batch, static_argnums=1)
+    return jit(batch, static_argnums=1)
 
 
 class Finite:

@@ -1,6 +1,6 @@
 """Proposals, which draw and score the values of a block: users' programs, the prior, enumeration."""
 
-from popgibbs.proposals.base import BoundKernel, Kernel, sites_at
+from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.prior import Prior
 from popgibbs.proposals.programmed import Programmed, as_kernel
@@ -12,6 +12,7 @@ __all__ = [
     "check_shuffled",
     "Enumerated",
     "Kernel",
+    "key_for",
     "log_average_over_labellings",
     "Prior",
     "Programmed",

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from popgibbs._random import standard
 from popgibbs._typing import Elements, LogProbs, PRNGKey, Values
 from popgibbs.model import AbstractSite, Conditional
 
@@ -91,6 +92,7 @@ class Kernel(eqx.Module):
     from_model: ClassVar[bool] = False  # built from the model's own factors, so that these properties need no check
     needs_parents: ClassVar[bool] = False  # the first draw needs the parents of its sites
     needs_finite: ClassVar[bool] = False  # every site must be finite, with one value in each element
+    takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
 
     @abstractmethod
@@ -110,6 +112,11 @@ class Kernel(eqx.Module):
         """The sites that the kernel samples for a conditional, found by tracing."""
         values, _ = jax.eval_shape(lambda: self.bind(jax.random.key(0), conditional).draw())
         return {name: _abstract(value) for name, value in values.items()}
+
+
+def key_for(kernel: Kernel, key: PRNGKey) -> PRNGKey:
+    """A key that the kernel takes."""
+    return key if kernel.takes_any_key else standard(key)
 
 
 def sites_at(bound: Callable[..., tuple[Kernel, Conditional]], *inputs: Any) -> dict[str, AbstractSite]:

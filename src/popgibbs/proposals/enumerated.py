@@ -30,6 +30,7 @@ class Enumerated(Kernel):
     from_model: ClassVar[bool] = True
     needs_finite: ClassVar[bool] = True
     is_exact: ClassVar[bool] = True
+    takes_any_key: ClassVar[bool] = True
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundEnumeration":
         return BoundEnumeration(key, conditional)

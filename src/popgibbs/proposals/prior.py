@@ -22,6 +22,7 @@ class Prior(Kernel):
 
     from_model: ClassVar[bool] = True
     needs_parents: ClassVar[bool] = True
+    takes_any_key: ClassVar[bool] = True
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         return BoundPrior(key, conditional)

@@ -1,7 +1,7 @@
 """Proposals that users write as NumPyro programs."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -13,6 +13,8 @@ from popgibbs.proposals.base import BoundKernel, Kernel
 
 class Programmed(Kernel):
     """A user's NumPyro program as a kernel."""
+
+    takes_any_key: ClassVar[bool] = True
 
     program: Any
 

@@ -9,6 +9,7 @@ where the sum is the permanent of the matrix of each component's density at the 
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from math import lgamma
 from typing import Any
@@ -21,10 +22,11 @@ from jax.lax import stop_gradient
 from jax.random import fold_in
 from jaxtyping import Array, Float, Int
 
-from popgibbs._random import standard, unrolled
+from popgibbs._compiling import Program, jit_once
+from popgibbs._random import key_for_checks, unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.model import BlockConditional, Partition, Target, abstract_sites, by_name, draw
-from popgibbs.proposals.base import BoundKernel, Kernel, sites_at
+from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 
 _SHUFFLE = 0x5FF1E  # folded into a draw's key for the shuffle; large, because proposals fold in small numbers
 _EXACT_UP_TO = 10  # components: the sum over labellings takes M·2ᴹ⁻¹ steps
@@ -154,10 +156,14 @@ def _first(target: Target, names: tuple[str, ...], given: Values) -> BlockCondit
 
 def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: tuple[str, ...]) -> bool:
     """Whether changing one component changes its own log-probability only, at a few states of the model."""
-    arrays, static = eqx.partition((shuffled, target), eqx.is_array)
+    return bool(_splits_at_states(shuffled, target, names, drawn, jax.random.split(key_for_checks(21), _NUM_PROBES)))
 
-    def at_state(arrays: Any, key: PRNGKey) -> Array:
-        shuffled, target = eqx.combine(arrays, static)
+
+@partial(Program, compile=jit_once)
+def _splits_at_states(
+    shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: tuple[str, ...], keys: Array
+) -> Array:
+    def at_state(key: PRNGKey) -> Array:
         key_old, key_new, key_score = jax.random.split(key, 3)
         old, new = draw(target.program, key_old), draw(target.program, key_new)
         first = shuffled.by_component(_first(target, names, {name: old[name] for name in drawn}))
@@ -167,13 +173,11 @@ def _splits(shuffled: Shuffled, target: Target, names: tuple[str, ...], drawn: t
         def with_new(place: Array) -> Elements:
             here = {name: first.partition.spread_values(places == place, name, sizes) for name in names}
             mixed = {name: jnp.where(here[name], new[name], old[name]) for name in names}
-            return shuffled.kernel.bind(standard(key_score), first).score(mixed)
+            return shuffled.kernel.bind(key_for(shuffled.kernel, key_score), first).score(mixed)
 
         # The unchanged state runs through the same code (no place has the number -1), so that rounding is the same.
-        before, *after = jax.lax.map(with_new, jnp.asarray([-1, *range(places.size)]))
-        same = jnp.isclose(jnp.stack(after), before, rtol=1e-4, atol=1e-4, equal_nan=True)
+        found = jax.lax.map(with_new, jnp.asarray([-1, *range(places.size)]))
+        same = jnp.isclose(found[1:], found[:1], rtol=1e-4, atol=1e-4, equal_nan=True)
         return jnp.all(same | jnp.eye(places.size, dtype=bool))
 
-    # It runs once, so compiling fast matters more than running fast.
-    compiled = jax.jit(jax.vmap(at_state, (None, 0)), compiler_options={"xla_backend_optimization_level": 0})
-    return bool(jnp.all(compiled(arrays, jax.random.split(unrolled(jax.random.key(21)), _NUM_PROBES))))
+    return jnp.all(jax.vmap(at_state)(keys))

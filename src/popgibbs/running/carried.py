@@ -6,19 +6,23 @@ dependence, particles carry stale numbers. Runs look for these after every updat
 proved independent, and at the end.
 """
 
-import equinox as eqx
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from popgibbs._compiling import Program, jit_once
+from popgibbs._random import unrolled
 from popgibbs._typing import Values
 from popgibbs.data import Data
 from popgibbs.model import touched
+from popgibbs.running.rounding import with_rounding_errors
 from popgibbs.smc import BuiltSampler, Population, disagreement
 
 NOISE_MARGIN = 10.0
-STEPS = np.arange(-4, 5) * np.finfo(np.float32).eps  # relative changes of latents, as small as rounding
+NUM_NOISY = 8  # evaluations with random rounding errors
 
 
 def carried_errors(sampler: BuiltSampler, data: Data, population: Population) -> Float[Array, " site"]:
@@ -63,17 +67,21 @@ def _explain(sampler: BuiltSampler, name: str, instance: int) -> str:
     )
 
 
-@eqx.filter_jit
+@partial(Program, compile=jit_once)
 def _rounding_noise(sampler: BuiltSampler, data: Data, population: Population, name: str) -> Array:
-    """How much a site's log-probability changes when latents change by rounding, which is much if large terms cancel."""
+    """How much a site's log-probability changes with rounding errors, which is much if large terms cancel.
+
+    Compilers order and fuse operations differently, and so round them differently. Here every result on the way to the
+    log-probability is changed by a random rounding error, a few times.
+    """
     target = sampler.target(data)
 
     def of_particle(latents: Values) -> Array:
-        def at(step: Array) -> Array:
-            scaled = {n: v * (1 + step) if jnp.issubdtype(v.dtype, jnp.floating) else v for n, v in latents.items()}
-            return target.log_probs(scaled, [name])[name]
+        def log_prob(latents: Values) -> Array:
+            return target.log_probs(latents, [name])[name]
 
-        found = jax.lax.map(at, jnp.asarray(STEPS))
-        return jnp.max(jnp.where(jnp.isfinite(found), disagreement(found, found[len(STEPS) // 2]), 0.0))
+        keys = jax.random.split(unrolled(jax.random.key(22)), NUM_NOISY)
+        noisy = jax.lax.map(partial(with_rounding_errors(log_prob, latents), latents), keys)
+        return jnp.max(jnp.where(jnp.isfinite(noisy), disagreement(noisy, log_prob(latents)), 0.0))
 
     return jnp.max(jax.vmap(jax.vmap(of_particle))(population.particles.latents))

@@ -1,6 +1,7 @@
 """Running a sampler over all instances of a bucket, in batches and over devices, with keys by index."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,10 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax.random import fold_in
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array
 
+from popgibbs._compiling import Program
 from popgibbs._random import unrolled
 from popgibbs._typing import PRNGKey
 from popgibbs.data import Bucket, Data, filled_rows, on_grid
@@ -89,12 +91,14 @@ class Runner:
         # compiles a program again for arrays that are placed differently.
         indices, data, population = spread((indices, data, population), mesh)
         infos, errors = [], np.zeros(())
+        if population is None and num_sweeps:
+            _compile_both(sampler, key, indices, data, mesh, self.num_particles, self.num_populations)
         if population is None:
             population, info = _begin(sampler, key, indices, data, mesh, self.num_particles, self.num_populations)
             infos.append(jax.device_get(jax.block_until_ready(info)))
         for begin in range(0, num_sweeps, CHUNK):
             count = min(CHUNK, num_sweeps - begin)
-            numbers = on_all((np.asarray(first_sweep + begin), np.asarray(count)), mesh)
+            numbers = _on_all_numbers(first_sweep + begin, count, mesh)
             population, info, found = _sweep_on(sampler, key, indices, data, population, mesh, *numbers)
             # Ctrl-C interrupts this wait, but not a copy to the host.
             info, errors = jax.device_get(jax.block_until_ready((info, found)))
@@ -105,12 +109,41 @@ class Runner:
         return jax.device_get(population), joined, errors
 
 
+def _on_all_numbers(first_sweep: int, count: int, mesh: Mesh) -> tuple[Array, Array]:
+    return on_all((np.asarray(first_sweep), np.asarray(count)), mesh)
+
+
+_COMPILED: set[Hashable] = set()  # the kinds of inputs for which `_compile_both` has run
+
+
+def _compile_both(*inputs: Any) -> None:
+    """Compile the first draw and the sweeps at the same time, because XLA compiles one program on about one core.
+
+    Both programs end in the caches of JAX, where the calls find them.
+    """
+    static, arrays = Program.divided(*inputs)
+    kind = (static, *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arrays)))
+    if kind in _COMPILED:
+        return
+    sampler, key, indices, data, mesh, *_ = inputs
+    first = _begin.lower(*inputs)
+    with ThreadPoolExecutor(1) as thread:
+        begun = thread.submit(first.compile)
+        population, _ = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, BY_INSTANCE)),
+            first.out_info,
+        )
+        _sweep_on.lower(sampler, key, indices, data, population, mesh, *_on_all_numbers(1, 1, mesh)).compile()
+        begun.result()
+    _COMPILED.add(kind)
+
+
 def instance_keys(key: PRNGKey, indices: Array) -> Array:
     """The key of each instance, which depends on its index but not on the batch."""
     return jax.vmap(lambda index: fold_in(unrolled(key), index))(indices)
 
 
-@eqx.filter_jit
+@Program
 def _begin(
     sampler: BuiltSampler,
     key: PRNGKey,
@@ -131,7 +164,7 @@ def _begin(
     return over_instances(local, mesh, specs, (BY_INSTANCE, BY_SWEEP_AND_INSTANCE))(arrays, key, indices, data)
 
 
-@eqx.filter_jit
+@Program
 def _sweep_on(
     sampler: BuiltSampler,
     key: PRNGKey,

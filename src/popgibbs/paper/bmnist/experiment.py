@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from popgibbs._compiling import initialised
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.apg import APG
 from popgibbs.paper.bmnist.data import digits, simulate
@@ -29,12 +30,17 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     `default` finds digits by the mean and spread of their correlation maps, and codes by optimisation through the
     decoder; `paper` has the paper's networks for both, `paper-where` for places only; `rws` is `default` without sweeps.
     """
-    key_model, key_where, key_what = jax.random.split(key, 3)
     mean = jnp.asarray(mean_digit())
-    head = (PaperHead if variant in ("paper", "paper-where") else SoftArgmax)(key=key_where)
-    what = (PaperWhat if variant == "paper" else What)(key=key_what)
+
+    def networks(key: PRNGKey) -> tuple[Any, Any, Any]:
+        key_model, key_where, key_what = jax.random.split(key, 3)
+        head = (PaperHead if variant in ("paper", "paper-where") else SoftArgmax)(key=key_where)
+        what = (PaperWhat if variant == "paper" else What)(key=key_what)
+        return BouncingDigits(size["digits"], mean, key=key_model), head, what
+
+    model, head, what = initialised(networks, key)
     return APG(
-        BouncingDigits(size["digits"], mean, key=key_model),
+        model,
         data=DATA,
         blocks=[SequenceBlock("where", proposal=Where(head, mean)), Block("what", proposal=what)],
         example={"frames": np.random.default_rng(0).uniform(size=(3, CANVAS, CANVAS)).astype(np.float32)},

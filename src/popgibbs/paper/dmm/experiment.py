@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from popgibbs._compiling import initialised
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.apg import APG
 from popgibbs.moves import Metropolis, Reweight
@@ -29,17 +30,19 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     and reweights every block; `rws` has the same networks and no sweeps.
     """
     del size
-    key_model, key_centres, key_points = jax.random.split(key, 3)
-    decoder = Circle(key=key_model) if variant == "circle" else Curve(key=key_model)
-    model = DeepMixture(decoder, noise=0.5 if variant == "wide" else NOISE)
-    if variant in ("paper", "rws"):
-        centres, points, move = paper.Centres(key=key_centres), paper.Points(key=key_points), Reweight()
-        exchangeable = None
-    else:
-        centres, points, move = proposals.Centres(), proposals.Points(key=key_points), Metropolis()
-        exchangeable = "clusters"
+    papers = variant in ("paper", "rws")
+
+    def networks(key: PRNGKey) -> tuple[Any, Any, Any]:
+        key_model, key_centres, key_points = jax.random.split(key, 3)
+        decoder = Circle(key=key_model) if variant == "circle" else Curve(key=key_model)
+        if papers:
+            return decoder, paper.Centres(key=key_centres), paper.Points(key=key_points)
+        return decoder, proposals.Centres(), proposals.Points(key=key_points)
+
+    decoder, centres, points = initialised(networks, key)
+    move, exchangeable = (Reweight(), None) if papers else (Metropolis(), "clusters")
     return APG(
-        model,
+        DeepMixture(decoder, noise=0.5 if variant == "wide" else NOISE),
         data=DATA,
         blocks=[
             Block("mu", proposal=centres, assigned_by="c", move=move, exchangeable=exchangeable),

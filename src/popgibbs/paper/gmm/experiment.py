@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from popgibbs._compiling import initialised
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.apg import APG
 from popgibbs.data import Data
@@ -30,15 +31,20 @@ def build(variant: str, key: PRNGKey, size: Size) -> APG:
     reweights every block; `rws` has the same networks and no sweeps.
     """
     del size
-    key_globals, key_assignments, key_first = jax.random.split(key, 3)
     paper = variant in ("paper", "rws")
-    first, exchangeable = (Statistics(2, key=key_first), None) if paper else (Seeded(), "clusters")
+
+    def networks(key: PRNGKey) -> tuple[Globals, Assignments]:
+        key_globals, key_assignments, key_first = jax.random.split(key, 3)
+        first = Statistics(2, key=key_first) if paper else Seeded()
+        return Globals(first, key=key_globals), Assignments(key=key_assignments)
+
+    update, assignments = initialised(networks, key)
     return APG(
         mixture,
         data=DATA,
         blocks=[
-            Block("tau", "mu", proposal=Globals(first, key=key_globals), assigned_by="c", exchangeable=exchangeable),
-            Block("c", proposal=Assignments(key=key_assignments), move=Reweight() if paper else Metropolis()),
+            Block("tau", "mu", proposal=update, assigned_by="c", exchangeable=None if paper else "clusters"),
+            Block("c", proposal=assignments, move=Reweight() if paper else Metropolis()),
         ],
         example={"x": np.random.default_rng(0).normal(size=(8, 2))},
     )
