@@ -52,6 +52,31 @@ class _Imputed(Messenger):
                 msg["fn"] = msg["fn"].base_dist
 
 
+class _Seeded(Messenger):
+    """`handlers.seed` with the same keys, but only as many splits of the key as the sites without given values need.
+
+    Most programs are scored with all of their sites given; splits that nothing uses would still have to be traced.
+    """
+
+    def __init__(self, program: Program, key: PRNGKey, given: Mapping[str, Any]):
+        super().__init__(program)
+        self._key = key
+        self._given = given
+        self._num_owed = 0  # splits that `handlers.seed` would have made
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] not in ("sample", "prng_key", "plate", "control_flow"):
+            return
+        if msg["kwargs"]["rng_key"] is not None or msg["value"] is not None:
+            return
+        self._num_owed += 1
+        if msg["type"] == "sample" and msg["name"] in self._given:
+            return
+        for _ in range(self._num_owed):
+            self._key, msg["kwargs"]["rng_key"] = jax.random.split(self._key)
+        self._num_owed = 0
+
+
 @dataclass(frozen=True)
 class Site:
     """The properties of a sample site that do not depend on the sizes of plates."""
@@ -78,7 +103,7 @@ def evaluate(program: Program, key: PRNGKey, values: Mapping[str, Any]) -> tuple
     """
 
     def run(key: PRNGKey) -> tuple[LogProbs, Any]:
-        seeded = handlers.seed(_Imputed(program), key)
+        seeded = _Seeded(_Imputed(program), key, values)
         return compute_log_probs(seeded, (), {}, dict(values), sum_log_prob=False)
 
     with TRACING:
@@ -114,7 +139,7 @@ def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None =
     """NumPyro's own record of the sample sites, for checks when a sampler is built."""
 
     def run(key: PRNGKey) -> dict[str, Any]:
-        seeded = handlers.substitute(handlers.seed(_Imputed(program), key), data=dict(values or {}))
+        seeded = handlers.substitute(_Seeded(_Imputed(program), key, values or {}), data=dict(values or {}))
         return handlers.trace(seeded).get_trace()
 
     with TRACING:

@@ -43,7 +43,7 @@ class Info(NamedTuple):
     impossible: Array  # by block: whether a particle that had weight lost all of it, which biases `Reweight`
     stale: Array  # by site: disagreement of carried log-probabilities with fresh ones, see `staleness.py`
     num_ancestors: Array  # initial particles that still have descendants
-    finite: Array  # by site: whether some particle's log-probability is finite
+    finite: Array  # by site, of the initial step only: whether some particle's log-probability is finite
 
 
 Observe = Callable[[Any, BuiltSampler, Data, Event], Any]
@@ -173,7 +173,8 @@ def _initial_info(sampler: BuiltSampler, population: Population) -> Info:
         impossible=jnp.zeros(shape, bool),
         stale=jnp.zeros((*shape, len(sampler.sites))),
     )
-    return _info(sampler, population, [report] * len(sampler.blocks))
+    finite = jax.vmap(lambda p: p.finite([site.name for site in sampler.sites]))(population)
+    return _info(sampler, population, [report] * len(sampler.blocks))._replace(finite=finite)
 
 
 def _info(sampler: BuiltSampler, population: Population, reports: list[Report]) -> Info:
@@ -186,7 +187,7 @@ def _info(sampler: BuiltSampler, population: Population, reports: list[Report]) 
         impossible=by_block.impossible,
         stale=jnp.max(by_block.stale, axis=-1),
         num_ancestors=jax.vmap(lambda p: p.num_ancestors)(population),
-        finite=jax.vmap(lambda p: p.finite([site.name for site in sampler.sites]))(population),
+        finite=jnp.zeros((*population.log_evidence.shape, len(sampler.sites)), bool),
     )
 
 
