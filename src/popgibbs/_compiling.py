@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import numpy as np
+from jax.extend.core import Jaxpr
 
 T = TypeVar("T")
 
@@ -76,6 +77,10 @@ class Program:
     def lower(self, *inputs: Any) -> jax.stages.Lowered:
         """The program before its compilation; calls with such inputs do not compile it again."""
         return self._compiled.lower(*self.divided(*inputs))
+
+    def jaxpr(self, *inputs: Any) -> Jaxpr:
+        """The operations of the program; calls with such inputs do not trace it again."""
+        return self._compiled.trace(*self.divided(*inputs)).jaxpr.jaxpr
 
     @staticmethod
     def divided(*inputs: Any) -> tuple[tuple[tuple[Any, ...], Any], Any]:

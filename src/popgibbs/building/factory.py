@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import jax.numpy as jnp
+from jax.extend.core import Jaxpr
 
 from popgibbs._typing import Resampler, Values
 from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
@@ -16,7 +17,7 @@ from popgibbs.building.data_rules import (
     fails_padded,
     sites_of,
 )
-from popgibbs.building.lapack import warn_of_waiting_calls
+from popgibbs.building.lapack import calls_lapack, warn_of_waiting_calls
 from popgibbs.building.probes import Findings, measure
 from popgibbs.building.proposal_rules import (
     Sampled,
@@ -67,10 +68,15 @@ def build(
     first_draws = _first_draws(blocks, target, first)
     updates = updates_of(blocks, target)
     draws = [*first_draws, *checked(updates, blocks, target)]
-    warn_of_waiting_calls(target, blocks, draws)  # before the first run, which could already hang
     weighed = [draw for draw in updates if is_weighed(blocks[draw.block])]
 
-    findings = measure(target, judged, candidates, draws, weighed, axes, can_pad=cannot_pad is None)
+    def before_running(jaxpr: Jaxpr) -> None:  # which could already hang
+        if calls_lapack(jaxpr):
+            warn_of_waiting_calls(target, blocks, draws)
+
+    findings = measure(
+        target, judged, candidates, draws, weighed, axes, can_pad=cannot_pad is None, traced=before_running
+    )
     raise_findings(findings, blocks)
 
     partitions = [decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]

@@ -34,6 +34,14 @@ _WAY_OUT = (
 )
 
 
+def calls_lapack(jaxpr: Jaxpr) -> bool:
+    """Whether a program, or a program inside of it, calls LAPACK or FFTs at all."""
+    return any(
+        equation.primitive.name in _LAPACK | {"fft", "tridiagonal_solve"} or any(map(calls_lapack, _inside(equation)))
+        for equation in jaxpr.eqns
+    )
+
+
 def warn_of_waiting_calls(target: Target, blocks: tuple[Block, ...], draws: list[Draw]) -> None:
     """Name the sites and the blocks whose programs call LAPACK or FFTs on batches, when run for many particles.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 
 from popgibbs._compiling import Program, jit_once
 from popgibbs._random import key_for_checks
@@ -67,8 +68,12 @@ def measure(
     axes: Axes,
     *,
     can_pad: bool,
+    traced: Callable[[Jaxpr], None] = lambda jaxpr: None,
 ) -> Findings:
-    """All measurements for candidate partitions, in one compiled call; `weighed` are the updates that are weighed."""
+    """All measurements for candidate partitions, in one compiled call; `weighed` are the updates that are weighed.
+
+    `traced` is called with the program before it runs.
+    """
     sizes = target.plate_sizes
     longer = padded_by_one(target, axes) if can_pad else target.data
     padded = {plate: size + (plate in longer.mask) * can_pad for plate, size in sizes.items()}
@@ -76,6 +81,7 @@ def measure(
     probed_draws = list(dict.fromkeys([*draws, *weighed]))
     # The key is fixed, so the same sampler always passes or always fails.
     inputs = (target, blocks, partitions, probed_draws, longer, padded, key_for_checks(20))
+    traced(_measured.jaxpr(*inputs))
     sites, probed, reached = jax.device_get(_measured(*inputs))
     reached = dict(zip(probed_draws, reached, strict=True))
     return Findings(
@@ -173,8 +179,8 @@ def _probe_elements(
     """Whether each of the block's factors splits into elements, whether all do by proof, whether its proposal does."""
     first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
     own = {name: many[name][0] for name in block.sites}
-    proved = _proved(first, first.log_probs, own)
-    unproved = [name for name in first.factors if name not in proved]
+    with_proof = proved(first, first.log_probs, own)
+    unproved = [name for name in first.factors if name not in with_proof]
     splits, by_proof = _proposal_splits(block, key, first, own)
     if not unproved and by_proof:
         return {name: jnp.ones((), bool) for name in first.factors}, True, splits
@@ -209,14 +215,14 @@ def _proposal_splits(block: Block, key: PRNGKey, conditional: BlockConditional, 
     shapes = jax.eval_shape(lambda: (log_q(own), conditional.log_probs(own)))
     if any(shapes[0][name].shape != shapes[1][name].shape for name in shapes[0]):
         return False, True
-    return True, bool(shapes[0]) and _proved(conditional, log_q, own) == set(block.sites)
+    return True, bool(shapes[0]) and proved(conditional, log_q, own) == set(block.sites)
 
 
 def _bound(block: Block, key: PRNGKey, conditional: Conditional) -> BoundKernel:
     return block.kernel.bind(key_for(block.kernel, key), conditional)
 
 
-def _proved(conditional: BlockConditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
+def proved(conditional: BlockConditional, log_probs: Callable[[Values], Values], own: Values) -> set[str]:
     """The sites whose log-probabilities provably depend, at each element, on that element alone."""
     partition, sites = conditional.partition, by_name(conditional.target.sites)
     shapes = jax.eval_shape(log_probs, own)

@@ -3,10 +3,11 @@
 import jax
 
 from popgibbs._typing import Values
+from popgibbs.building.label_rules import check_shuffled
 from popgibbs.building.messages import first_line
 from popgibbs.building.probes import Draw, Findings
 from popgibbs.model import AbstractSite, Conditional, Partition, Target, abstract_sites, by_name, latent_names
-from popgibbs.proposals import Kernel, check_shuffled, sites_at
+from popgibbs.proposals import Kernel, sites_at
 from popgibbs.smc import Block, initial_plan
 
 Sampled = dict[Draw, dict[str, AbstractSite]]

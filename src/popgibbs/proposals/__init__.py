@@ -4,12 +4,11 @@ from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.prior import Prior
 from popgibbs.proposals.programmed import Programmed, as_kernel
-from popgibbs.proposals.relabelling import Shuffled, check_shuffled, log_average_over_labellings
+from popgibbs.proposals.relabelling import Shuffled, log_average_over_labellings
 
 __all__ = [
     "as_kernel",
     "BoundKernel",
-    "check_shuffled",
     "Enumerated",
     "Kernel",
     "key_for",
