@@ -46,9 +46,9 @@ class Location(eqx.Module):
         numpyro.sample("mu", dist.Normal(loc, jnp.exp(self.s) * count**-0.5))
 
 
-def located_sampler(proposal: Any = None, example: Any = None) -> pg.APG:
+def located_sampler(proposal: Any = None, example: Any = None, **options: Any) -> pg.APG:
     proposal = proposal or Location(jnp.float32(0.5), jnp.float32(0.5))
-    return pg.APG(located, data={"x": "points"}, blocks=[pg.Block("mu", proposal=proposal)], example=example)
+    return pg.APG(located, data={"x": "points"}, blocks=[pg.Block("mu", proposal=proposal)], example=example, **options)
 
 
 # Points around a common centre: every conditional is Gaussian and known ---------------------------------------------

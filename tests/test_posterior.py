@@ -119,7 +119,10 @@ def test_numbers_have_axes_instance_population_sweep_block(numbers: Numbers) -> 
     np.testing.assert_allclose(posterior.log_joint, numbers.log_probs.sum(axis=-1))
     assert (posterior.num_sweeps, posterior.num_populations, posterior.num_particles) == (2, 3, 8)
     assert posterior.blocks == ["a", "z,c"]
-    assert repr(posterior) == "Posterior(4 instances × 3 populations × 8 particles, 2 sweeps, blocks [a] [z,c])"
+    assert posterior.padding == pytest.approx(10 / sum(SIZES) - 1)
+    assert repr(posterior) == (
+        "Posterior(4 instances × 3 populations × 8 particles, 2 sweeps, blocks [a] [z,c], padded by 11%)"
+    )
 
 
 def test_weights_sum_to_one_in_each_population(numbers: Numbers) -> None:

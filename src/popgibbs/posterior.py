@@ -376,7 +376,7 @@ class Posterior:
 @jax.vmap
 @jax.vmap
 def _resample(key: PRNGKey, population: Population) -> Population:
-    population = population.resample(key, systematic, below=1.0)
+    population = population.resample(key, systematic, below=2.0)  # always, also if weights differ by rounding only
     # Systematic resampling keeps the order, so the first place would nearly always go to one of the first particles.
     order = jax.random.permutation(fold_in(key, 1), population.ancestors.shape[0])
     particles, log_weights, ancestors = jax.tree.map(

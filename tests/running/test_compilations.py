@@ -98,3 +98,31 @@ def test_a_trained_sampler_shares_the_programs_of_the_untrained_one(sampler: pg.
         found = trained.sample(KEY, INSTANCES, num_sweeps=3, **BUDGET)
     assert events == []
     assert np.any(found[0]["mu"] != posterior[0]["mu"])
+
+
+def test_a_second_build_compiles_nothing(sampler: pg.APG) -> None:
+    with counting() as events:
+        located_sampler(example={"x": INSTANCES["x"][0]})
+    assert [event for event in events if event.endswith("backend_compile_duration")] == []
+
+
+def test_a_ragged_input_compiles_two_shapes_and_other_ragged_inputs_none() -> None:
+    def ragged(*sizes: int) -> list[dict[str, np.ndarray]]:
+        return [{"x": np.random.default_rng(size).normal(size=size).astype(np.float32)} for size in sizes]
+
+    apg = located_sampler(example=ragged(5)[0])
+    with counting() as events:
+        apg.sample(KEY, ragged(5, 9, 14, 30, 17, 22, 12), num_sweeps=1, **BUDGET)
+    assert 1 <= sum(event.endswith("backend_compile_duration") for event in events) <= 2 * 2  # first draw, sweeps
+    with counting() as events:
+        posterior = apg.sample(KEY, ragged(8, 25, 11, 29, 15, 16, 20), num_sweeps=3, **BUDGET)
+    assert events == []
+    assert posterior.padding > 0
+
+
+def test_given_sizes_share_programs_between_calls_with_one_instance() -> None:
+    apg = located_sampler(example={"x": INSTANCES["x"][0]}, sizes={"points": [8, 16]})
+    apg.sample(KEY, [np.zeros(5, np.float32)], num_sweeps=1, **BUDGET)
+    with counting() as events:
+        apg.sample(KEY, [np.zeros(7, np.float32)], num_sweeps=1, **BUDGET)
+    assert events == []

@@ -150,8 +150,7 @@ def _sweeps(
 ) -> tuple[Population, Info, Any]:
     """Loop over sweeps. The loop is never differentiated, so memory does not grow with the number of sweeps."""
     arrays, static = eqx.partition(sampler, eqx.is_array)
-    like = _initial_info(sampler, population)
-    infos = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), like)
+    infos = _blank_infos(sampler, population, capacity)
 
     def one(count: Array, state: Any) -> Any:
         population, infos, carry = state
@@ -163,6 +162,23 @@ def _sweeps(
         return moved, jax.tree.map(lambda all, new: all.at[count].set(new), infos, info), carry
 
     return jax.lax.fori_loop(0, num_sweeps, one, (population, infos, carry))
+
+
+def _blank_infos(sampler: BuiltSampler, population: Population, capacity: int) -> Info:
+    """Room for the numbers about so many sweeps."""
+    by_row = (capacity, *population.log_evidence.shape)
+    by_block, by_site = (*by_row, len(sampler.blocks)), (*by_row, len(sampler.sites))
+    dtype = population.log_weights.dtype
+    return Info(
+        mean_log_joint=jnp.zeros(by_row, dtype),
+        log_evidence=jnp.zeros(by_row, dtype),
+        ess=jnp.zeros(by_block, dtype),
+        acceptance=jnp.zeros(by_block, dtype),
+        impossible=jnp.zeros(by_block, bool),
+        stale=jnp.zeros(by_site, dtype),
+        num_ancestors=jnp.zeros(by_row, int),
+        finite=jnp.zeros(by_site, bool),
+    )
 
 
 def _initial_info(sampler: BuiltSampler, population: Population) -> Info:
