@@ -15,6 +15,8 @@ from scipy.special import logsumexp
 import popgibbs as pg
 from popgibbs._random import key_for_checks, unrolled
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(7)
 DRAWS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "uniform": jax.random.uniform,

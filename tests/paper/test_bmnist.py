@@ -22,6 +22,8 @@ from popgibbs.paper.bmnist.images import (
     to_position,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 GENERATOR = np.random.default_rng(0)
 IMAGES = GENERATOR.uniform(size=(3, DIGIT, DIGIT)).astype(np.float32)
 FRAME = GENERATOR.uniform(size=(CANVAS, CANVAS)).astype(np.float32)

@@ -18,6 +18,8 @@ from popgibbs.paper.dmm.model import CENTRE_SCALE, NOISE, DeepMixture
 from popgibbs.paper.dmm.proposals import Centres, seeds
 from popgibbs.paper.tables import held_out, log_joint_at
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(4)
 RING = DeepMixture(ring)
 

@@ -18,6 +18,8 @@ from popgibbs.paper.dmm import DMM
 from popgibbs.paper.gmm import GMM
 from popgibbs.paper.tables import evaluate
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def video(key, digits, frames):
     """A video of two images that are in the package, so that no download is needed."""

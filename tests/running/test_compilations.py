@@ -11,6 +11,8 @@ import pytest
 import popgibbs as pg
 from models import located_sampler
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 INSTANCES = {"x": np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)}
 BUDGET = {"num_particles": 4, "num_populations": 2}
