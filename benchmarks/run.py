@@ -4,8 +4,13 @@ Each contender is a separate process with its own devices and peak memory. The c
 first, one at a time; then they alternate in short turns, so that other load on the machine affects all of them alike. A
 number is the median over the turns. Experiments run one after another, because waiting processes would take memory and
 caches. The results of an experiment come from one run; those of experiments that are not named stay in the file.
+
+    python -m benchmarks.run --before DIR gmm
+
+compares with another version of popgibbs instead, whose `src` folder is DIR, and writes nothing.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -43,12 +48,16 @@ PEERS = {
 
 
 class Contender:
-    """A process that times steps on request."""
+    """A process that times steps on request; its name may end in @ and the folder of another version of popgibbs."""
 
     def __init__(self, name: str):
+        name, _, source = name.partition("@")
         command = [sys.executable, "-m", "benchmarks.contenders", name]
         here = Path(__file__).parents[1]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here)
+        environment = {**os.environ, "PYTHONPATH": str(Path(source).resolve())} if source else None
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here, env=environment
+        )
         self.compile_seconds = self._answer()["compile_seconds"]
 
     def _answer(self) -> dict[str, float]:
@@ -89,18 +98,21 @@ def measure(names: list[str], experiment: str, console: Console) -> tuple[dict[s
     return medians, steps
 
 
-def run(experiment: str, console: Console) -> dict[str, Any]:
+def run(experiment: str, console: Console, before: Path | None = None) -> dict[str, Any]:
     """The cases of an experiment, with the settings, machine and versions of the run."""
     ours = OURS[experiment]
-    medians, steps = measure([ours, *PEERS[experiment].values()], experiment, console)
+    peers = PEERS[experiment] if before is None else {"before": f"{ours}@{before}"}
+    medians, steps = measure([ours, *peers.values()], experiment, console)
     cases = {
         f"{experiment} training step, {label}": {
             "ours": medians[ours],
             "peer": medians[peer],
             "ratio": medians[peer]["seconds"] / medians[ours]["seconds"],
         }
-        for label, peer in PEERS[experiment].items()
+        for label, peer in peers.items()
     }
+    if before is not None:
+        return {"cases": cases}
     about = {
         "settings": SETTINGS[experiment],
         "turns": TURNS[experiment],
@@ -112,16 +124,21 @@ def run(experiment: str, console: Console) -> dict[str, Any]:
     return {"about": about, "cases": cases}
 
 
-def main(names: list[str]) -> None:
-    if unknown := [name for name in names if name not in OURS]:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiments", nargs="*", help=f"by default all: {', '.join(OURS)}")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="the `src` folder of another version of popgibbs")
+    given = parser.parse_args()
+    if unknown := [name for name in given.experiments if name not in OURS]:
         sys.exit(f"there is no experiment '{unknown[0]}'; there are {', '.join(OURS)}")
     console = Console(stderr=True)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for experiment in names or OURS:
-        results[experiment] = run(experiment, console)
-        partial = RESULTS.with_suffix(".json.tmp")
-        partial.write_text(json.dumps(results, indent=2) + "\n")
-        partial.replace(RESULTS)
+    for experiment in given.experiments or OURS:
+        results[experiment] = run(experiment, console, given.before)
+        if given.before is None:
+            partial = RESULTS.with_suffix(".json.tmp")
+            partial.write_text(json.dumps(results, indent=2) + "\n")
+            partial.replace(RESULTS)
         Console().print(to_table(results[experiment]["cases"]))
 
 
@@ -141,4 +158,4 @@ def to_table(cases: dict[str, dict]) -> Table:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

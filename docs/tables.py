@@ -4,7 +4,8 @@ A table stands between the comment `results: ...` and the comment `end`:
 
 - `results: overview`: a few rows of all experiments, for the README;
 - `results: NAME`: one table per setting of an experiment;
-- `results: NAME NUMBER`: one number of an experiment in all its settings.
+- `results: NAME NUMBER`: one number of an experiment in all its settings;
+- `results: waiting`: the seconds that users wait, from `benchmarks/waiting.json`.
 """
 
 import json
@@ -22,6 +23,7 @@ PAGES = (
     EXPERIMENTS / "gaussian-mixture.md",
     EXPERIMENTS / "deep-mixture.md",
     EXPERIMENTS / "bouncing-digits.md",
+    EXPERIMENTS / "performance.md",
 )
 PLACE = re.compile(r"<!-- results: (\w+)( \w+)? -->.*?<!-- end -->", flags=re.DOTALL)
 
@@ -44,6 +46,8 @@ def filled(text: str) -> str:
         name, number = place[1], (place[2] or "").strip()
         if name == "overview":
             parts = [_overview()]
+        elif name == "waiting":
+            parts = [_waiting()]
         elif number:
             parts = [overview_table(_results(name), number)]
         else:
@@ -77,6 +81,29 @@ def _overview() -> str:
             }
         )
     return markdown(["", "paper", "popgibbs", "limit"], rows)
+
+
+def _waiting() -> str:
+    """The seconds, and compilations in brackets, of everything that `benchmarks/waiting.py` times."""
+    results = json.loads((ROOT / "benchmarks" / "waiting.json").read_text())
+    columns = {f"{label}, {part}": (label, part) for part in ("cold", "cached") for label in results}
+    steps = list(next(iter(results.values()))["cold"]["seconds"])
+    # The walk begins with these three, which together lead to the first posterior.
+    start = steps[: steps.index(next(step for step in steps if step.startswith("first posterior"))) + 1]
+
+    def cell(step: str, label: str, part: str) -> str:
+        seconds, count = results[label][part]["seconds"][step], results[label][part]["compilations"][step]
+        return f"{seconds:.2f} ({count})" if count else f"{seconds:.2f}"
+
+    rows = [{"": step, **{column: cell(step, *place) for column, place in columns.items()}} for step in steps]
+    together = {
+        column: f"**{sum(results[label][part]['seconds'][step] for step in start):.2f}**"
+        for column, (label, part) in columns.items()
+    }
+    rows.insert(len(start), {"": "**from import to that posterior**", **together})
+    for command in (name for name in next(iter(results.values())) if name not in ("cold", "filling the cache", "cached")):
+        rows.append({"": f"`{command}`", **{f"{label}, cold": f"{results[label][command]:.2f}" for label in results}})
+    return markdown(["", *columns], rows)
 
 
 def _limit(results: Mapping[str, Any], setting: Mapping[str, Any], number: str) -> str:

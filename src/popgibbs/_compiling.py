@@ -1,13 +1,15 @@
 """How the library's programs are compiled."""
 
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import numpy as np
 from jax.extend.core import Jaxpr
+
+from popgibbs._reuse import computed_once
 
 T = TypeVar("T")
 
@@ -62,7 +64,7 @@ class Program:
         self._function = function
         self._compile = compile
 
-    @cached_property
+    @computed_once
     def _compiled(self) -> Any:
         def call(static: tuple[tuple[Any, ...], Any], arrays: Any) -> Any:
             leaves, structure = static

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from threading import RLock
 from types import FunctionType, MethodType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -31,12 +31,34 @@ def reused(make: Callable[..., T], *arguments: Any, of: Any = None) -> T:
     """
     key = (make, content(arguments if of is None else of), jax.local_device_count(), jax.dtypes.canonicalize_dtype(float))
     with _LOCK:
-        if key not in _KEPT:
-            _KEPT[key] = make(*arguments)
-            if len(_KEPT) > MOST:
-                _KEPT.popitem(last=False)
-        _KEPT.move_to_end(key)
-        return _KEPT[key]
+        if key in _KEPT:
+            _KEPT.move_to_end(key)
+            return _KEPT[key]
+    made = make(*arguments)  # without the lock, because it may wait for others
+    with _LOCK:
+        made = _KEPT.setdefault(key, made)
+        if len(_KEPT) > MOST:
+            _KEPT.popitem(last=False)
+        return made
+
+
+class computed_once(Generic[T]):
+    """A property that is computed when it is first used, as `functools.cached_property`, but never under a lock.
+
+    Before Python 3.12 that one holds one lock for all objects of a class. A thread that computes it and waits for
+    NumPyro's handlers, which another thread holds while it waits for the property, would wait forever.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]):
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        # Once it is in the instance's dict, Python no longer asks here.
+        return instance.__dict__.setdefault(self._name, self._compute(instance))
 
 
 def shape_of(tree: Any) -> Any:

@@ -1,7 +1,6 @@
 """The joint density of one instance as factors: their log-probabilities, and the sites that each depends on."""
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
+from popgibbs._reuse import computed_once
 from popgibbs._typing import LogProbs, Values
 from popgibbs.data import Data
 from popgibbs.model.program import Program, Site, evaluate, masked
@@ -38,7 +38,7 @@ class Target(eqx.Module):
             log_probs |= {name: self.beta * log_probs[name] for name in wanted if sites[name].observed}
         return masked({name: log_probs[name] for name in wanted}, sites, self.data.mask)
 
-    @cached_property
+    @computed_once
     def plate_sizes(self) -> dict[str, int]:
         """The size of each plate of the model for this instance."""
         _, shapes = jax.eval_shape(lambda: evaluate(self.program, jax.random.key(0), {}))

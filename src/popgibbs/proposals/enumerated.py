@@ -1,7 +1,6 @@
 """The exact conditional of finite sites as a proposal."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from popgibbs._random import unrolled
+from popgibbs._reuse import computed_once
 from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.model import Conditional
 from popgibbs.proposals.base import BoundKernel, Kernel
@@ -61,19 +61,19 @@ class BoundEnumeration(BoundKernel):
         by_element = jax.nn.logsumexp(self._log_joint, axis=-1)
         return jnp.sum(jnp.where(self.conditional.real, by_element, 0.0))
 
-    @cached_property
+    @computed_once
     def _columns(self) -> dict[str, Array]:
         """For each site, its value in every joint value of the block."""
         joint = zip(*product(*self.conditional.supports), strict=True)
         return {name: jnp.array(column) for name, column in zip(self.conditional.names, joint, strict=True)}
 
-    @cached_property
+    @computed_once
     def _log_q(self) -> Float[Array, "element joint"]:
         # Where every value is impossible, the particle has no weight and any value will do.
         possible = jnp.max(self._log_joint, axis=-1, keepdims=True) != -jnp.inf
         return jax.nn.log_softmax(jnp.where(possible, self._log_joint, 0.0), axis=-1)
 
-    @cached_property
+    @computed_once
     def _log_joint(self) -> Float[Array, "element joint"]:
         conditional, size = self.conditional, self.conditional.real.shape
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
 
+from popgibbs._reuse import computed_once
 from popgibbs.apg import APG
 from popgibbs.paper import runs
 from popgibbs.paper.experiment import Experiment, Size, Training
@@ -32,7 +32,7 @@ class Work:
     def experiment(self) -> Experiment:
         return self.study.experiment
 
-    @cached_property
+    @computed_once
     def runs(self) -> dict[str, Path]:
         """The run of every variant, trained now if the package has none."""
         found = {}
