@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.extend.core import Jaxpr
 
+from popgibbs._content import content
 from popgibbs._reuse import computed_once
 
 T = TypeVar("T")
@@ -66,9 +67,8 @@ class Program:
 
     @computed_once
     def _compiled(self) -> Any:
-        def call(static: tuple[tuple[Any, ...], Any], arrays: Any) -> Any:
-            leaves, structure = static
-            return self._function(*eqx.combine(arrays, jax.tree.unflatten(structure, leaves)))
+        def call(static: "_Static", arrays: Any) -> Any:
+            return self._function(*eqx.combine(arrays, jax.tree.unflatten(static.structure, static.leaves)))
 
         call.__name__ = self._function.__name__
         return self._compile(call, static_argnums=0)
@@ -85,11 +85,26 @@ class Program:
         return self._compiled.trace(*self.divided(*inputs)).jaxpr.jaxpr
 
     @staticmethod
-    def divided(*inputs: Any) -> tuple[tuple[tuple[Any, ...], Any], Any]:
+    def divided(*inputs: Any) -> "tuple[_Static, Any]":
         """The static values of the inputs, hashable, and their arrays."""
         arrays, static = eqx.partition(inputs, _is_array)
-        leaves, structure = jax.tree.flatten(static)
-        return (tuple(leaves), structure), arrays
+        return _Static(*jax.tree.flatten(static)), arrays
+
+
+class _Static:
+    """The static values of a program's inputs, equal if they have the same content."""
+
+    def __init__(self, leaves: list[Any], structure: Any):
+        self.leaves = leaves
+        self.structure = structure
+        self._key = (content(leaves), structure)
+        self._hash = hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def _is_array(leaf: Any) -> bool:

@@ -1,21 +1,14 @@
-"""Compiled programs that are shared by equal functions, so that a second call compiles nothing.
-
-JAX finds a compiled program by the identity of the function. Optimisers and simulators are often made anew for every
-call, as in `fit(..., optimiser=optax.adam(1e-3))`, and then differ in identity but not in content: the same code with the
-same numbers in its closure. What cannot be compared by content is compared by identity, which at worst compiles again.
-"""
+"""Results that are made once: compiled programs that equal functions share, and properties of objects."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
+from collections.abc import Callable, Hashable
 from threading import RLock
-from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
-import numpy as np
-from jax.core import Tracer
+
+from popgibbs._content import strict_content
 
 T = TypeVar("T")
 
@@ -29,7 +22,12 @@ def reused(make: Callable[..., T], *arguments: Any, of: Any = None) -> T:
 
     `of` stands for the arguments in the comparison, where the result depends on less than all of them.
     """
-    key = (make, content(arguments if of is None else of), jax.local_device_count(), jax.dtypes.canonicalize_dtype(float))
+    key = (
+        make,
+        strict_content(arguments if of is None else of),
+        jax.local_device_count(),
+        jax.dtypes.canonicalize_dtype(float),
+    )
     with _LOCK:
         if key in _KEPT:
             _KEPT.move_to_end(key)
@@ -65,60 +63,3 @@ def shape_of(tree: Any) -> Any:
     """A tree without the numbers in its trainable arrays, for programs that take these numbers as inputs."""
     abstract = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), eqx.filter(tree, eqx.is_inexact_array))
     return eqx.filter(tree, eqx.is_inexact_array, inverse=True), jax.tree.leaves(abstract)
-
-
-class _Identity:
-    """An object compared by identity; holding it keeps its identity from being used again."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def content(value: Any, outer: tuple[Any, ...] = ()) -> Hashable:
-    """A hashable that is equal for values that behave alike; `outer` are the values around it, which may be cyclic."""
-    for depth, seen in enumerate(outer):
-        if seen is value:
-            return ("inside", depth)
-    inside = (*outer, value)
-
-    def parts(*values: Any) -> tuple[Hashable, ...]:
-        return tuple(content(part, inside) for part in values)
-
-    if isinstance(value, bool | int | float | complex | str | bytes | type | np.dtype | np.generic | None):
-        return (type(value), repr(value) if isinstance(value, float | complex) else value)
-    if isinstance(value, Tracer):
-        return _Identity(value)
-    if isinstance(value, np.ndarray | jax.Array):
-        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return ("key", str(value.dtype), content(jax.random.key_data(value)))
-        array = np.asarray(value)
-        return ("array", str(array.dtype), array.shape, array.tobytes())
-    if isinstance(value, FunctionType):
-        try:
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        except ValueError:  # a variable that has no value yet
-            return _Identity(value)
-        closed = parts(*cells, value.__defaults__, value.__kwdefaults__)
-        return (value.__code__, _Identity(value.__globals__), value.__qualname__, *closed)
-    if isinstance(value, MethodType):
-        return ("method", *parts(value.__func__, value.__self__))
-    if isinstance(value, partial):
-        return ("partial", *parts(value.func, value.args, value.keywords))
-    if isinstance(value, eqx.Module):
-        leaves, structure = jax.tree.flatten(value)
-        return ("module", structure, *parts(*leaves))
-    if isinstance(value, tuple | list):
-        return (type(value), *parts(*value))
-    if isinstance(value, Mapping):
-        return (type(value), *((name, content(value[name], inside)) for name in value))
-    try:
-        hash(value)
-    except TypeError:
-        return _Identity(value)
-    return ("object", type(value), value)

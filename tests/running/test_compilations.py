@@ -5,8 +5,11 @@ from contextlib import contextmanager
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
+from scipy import stats
 
 import popgibbs as pg
 from models import located_sampler
@@ -128,3 +131,35 @@ def test_given_sizes_share_programs_between_calls_with_one_instance() -> None:
     with counting() as events:
         apg.sample(KEY, [np.zeros(7, np.float32)], num_sweeps=1, **BUDGET)
     assert events == []
+
+
+SPREAD = 1.0
+
+
+def spread_out(x: jax.Array) -> None:
+    mu = numpyro.sample("mu", dist.Normal(0.0, SPREAD))
+    with numpyro.plate("points", x.shape[0]):
+        numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+
+
+def simulated(key: jax.Array) -> dict[str, jax.Array]:
+    return {"x": SPREAD * jax.random.normal(key, (4,))}
+
+
+def test_a_global_constant_that_changes_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the model, which is then compiled again, nor in a simulator."""
+    apg = pg.APG(spread_out, data={"x": "points"}, blocks=[pg.Block("mu", proposal=pg.Prior(), move=pg.Metropolis())])
+
+    def results() -> tuple[float, float]:
+        x = np.full(5, 3.0, np.float32)
+        evidence = apg.sample(KEY, [x], num_sweeps=0, num_particles=10_000).log_evidence[0]
+        fit = apg.fit(KEY, simulated, num_steps=1, num_sweeps=0, num_particles=2, batch_size=4, progress=False)
+        exact = stats.multivariate_normal(cov=np.eye(5) + SPREAD**2).logpdf(x)
+        assert evidence == pytest.approx(exact, abs=0.5)  # the relative error is below 0.1
+        return evidence, fit.history["log_joint"][-1]
+
+    before = results()
+    monkeypatch.setattr(f"{__name__}.SPREAD", 3.0)
+    after = results()
+    assert after[0] > before[0] + 1
+    assert after[1] != before[1]
