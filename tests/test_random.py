@@ -21,6 +21,7 @@ KEY = jax.random.key(7)
 DRAWS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "uniform": jax.random.uniform,
     "normal": lambda key: jax.random.normal(key, (5, 3)),
+    "many": lambda key: jax.random.bits(key, (3, 1001)),
     "gamma": lambda key: jax.random.gamma(key, 2.5, (4,)),
     "categorical": lambda key: jax.random.categorical(key, jnp.zeros((4, 3))),
     "permutation": lambda key: jax.random.permutation(key, 10),

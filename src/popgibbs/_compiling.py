@@ -14,8 +14,8 @@ from popgibbs._reuse import computed_once
 
 T = TypeVar("T")
 
-# Without XLA's newer emitters for fused loops, programs compile in two thirds of the time and run as fast
-# (`docs/explanation/performance.md`).
+# Without XLA's newer emitters for fused loops, programs compile in two thirds of the time. Sampling runs as fast, but
+# gradients up to a third slower, so training does not use this (`docs/explanation/performance.md`).
 _FAST = {"xla_cpu_use_fusion_emitters": False}
 _NOT_OPTIMISED = {"xla_backend_optimization_level": 0}
 

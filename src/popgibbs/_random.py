@@ -20,6 +20,7 @@ from jaxtyping import Array, UInt32
 T = TypeVar("T")
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_LARGE = 64  # elements of one draw, from which on computing them twice costs more than compiling them twice
 _PARITY = np.uint32(0x1BD11BDA)
 
 
@@ -44,6 +45,11 @@ def _counters(shape: tuple[int, ...]) -> tuple[Array, Array]:
     return jnp.zeros_like(low), low
 
 
+def _halves(words: Array) -> list[Array]:
+    flat = words.reshape(-1)
+    return [flat[: flat.size // 2], flat[flat.size // 2 :]]
+
+
 def _side_by_side(high: Array, low: Array) -> Array:
     """The two words of each element along a last axis.
 
@@ -65,8 +71,17 @@ def _implementation(name: str, tag: str, groups: int) -> Any:
         number = jnp.asarray(number).astype(jnp.uint32)
         return _side_by_side(*_threefry(key, jnp.zeros_like(number), number, groups))
 
+    def words(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> tuple[Array, Array]:
+        high, low = _counters(shape)
+        if prod(shape) < _LARGE:
+            return _threefry(key, high, low, groups)
+        # In two parts, because a concatenation is computed once, and not again in everything that uses the bits.
+        parts = [_threefry(key, *part, groups) for part in zip(_halves(high), _halves(low), strict=True)]
+        first, second = (jnp.concatenate(pair).reshape(shape) for pair in zip(*parts, strict=True))
+        return first, second
+
     def random_bits(key: UInt32[Array, "2"], bit_width: int, shape: tuple[int, ...]) -> Array:
-        high, low = _threefry(key, *_counters(shape), groups)
+        high, low = words(key, shape)
         if bit_width == 64:
             return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)
         return (high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[bit_width])

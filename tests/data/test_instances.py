@@ -178,6 +178,8 @@ def padded_sizes(*sizes: int, **options: Any) -> list[int]:
 def test_the_grid_has_two_sizes_per_factor_of_two() -> None:
     assert sorted({on_grid(size) for size in range(1, 100)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
     assert all(size <= on_grid(size) <= max(size, 1.5 * size - 0.5) for size in range(1, 1000))
+    finer = sorted({on_grid(size, per_doubling=4) for size in range(1, 40)})
+    assert finer == [*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40]
 
 
 def test_instances_of_one_size_are_not_padded() -> None:

@@ -69,9 +69,9 @@ def test_a_number_of_instances_shares_its_program_with_others_of_the_same_size(s
     def of(count: int) -> dict[str, np.ndarray]:
         return {"x": np.resize(INSTANCES["x"], (count, 5))}
 
-    sampler.sample(KEY, of(8), num_sweeps=1, **BUDGET)
+    sampler.sample(KEY, of(10), num_sweeps=1, **BUDGET)
     with counting() as events:
-        sampler.sample(KEY, of(7), num_sweeps=1, **BUDGET)
+        sampler.sample(KEY, of(9), num_sweeps=1, **BUDGET)
     assert events == []
 
 

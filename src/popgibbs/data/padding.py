@@ -141,10 +141,13 @@ def _padded_shapes(exact: np.ndarray, names: Sequence[str], sizes: Sizes) -> np.
     return rounded
 
 
-def on_grid(size: int) -> int:
-    """A size rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: powers of two and the numbers halfway between them."""
-    power = 1 << (size - 1).bit_length()
-    return power * 3 // 4 if power >= 4 and size <= power * 3 // 4 else power
+def on_grid(size: int, per_doubling: int = 2) -> int:
+    """A size rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: powers of two and the numbers halfway between them.
+
+    `per_doubling=4` is the finer grid 1, 2, ..., 8, 10, 12, 14, 16, 20, ...
+    """
+    step = max((1 << (size - 1).bit_length()) // (2 * per_doubling), 1)
+    return -(-size // step) * step
 
 
 def _round_to(exact: np.ndarray, plate: str, sizes: Sequence[int]) -> np.ndarray:

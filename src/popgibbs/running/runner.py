@@ -55,7 +55,8 @@ class Runner:
 
         `report` is called with the number of instances of each finished batch.
         """
-        size = even_rows(min(self.batch_size, on_grid(len(bucket))))  # a number of rows that other calls have too
+        # A number of rows that other calls have too.
+        size = even_rows(min(self.batch_size, on_grid(len(bucket), per_doubling=4)))
         parts = []
         for begin in range(0, len(bucket), size):
             real = min(size, len(bucket) - begin)
@@ -95,18 +96,18 @@ class Runner:
             _compile_both(sampler, key, indices, data, mesh, self.num_particles, self.num_populations)
         if population is None:
             population, info = _begin(sampler, key, indices, data, mesh, self.num_particles, self.num_populations)
-            infos.append(jax.device_get(jax.block_until_ready(info)))
+            infos.append(info)
         for begin in range(0, num_sweeps, CHUNK):
             count = min(CHUNK, num_sweeps - begin)
             numbers = _on_all_numbers(first_sweep + begin, count, mesh)
             population, info, found = _sweep_on(sampler, key, indices, data, population, mesh, *numbers)
-            # Ctrl-C interrupts this wait, but not a copy to the host.
-            info, errors = jax.device_get(jax.block_until_ready((info, found)))
-            infos.append(jax.tree.map(lambda leaf: leaf[:count], info))  # noqa: B023
+            infos.append(jax.tree.map(lambda leaf: leaf[:count], jax.device_get(jax.block_until_ready(info))))  # noqa: B023
+            errors = np.asarray(found)
         if not num_sweeps:
             errors = np.zeros((*infos[0].log_evidence.shape[1:], len(self.sampler.sites)))
-        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *infos)
-        return jax.device_get(population), joined, errors
+        # Ctrl-C interrupts this wait, but not a copy to the host.
+        moved, infos = jax.device_get(jax.block_until_ready((population, infos)))
+        return moved, jax.tree.map(lambda *leaves: np.concatenate(leaves), *infos), errors
 
 
 def _on_all_numbers(first_sweep: int, count: int, mesh: Mesh) -> tuple[Array, Array]:

@@ -10,7 +10,6 @@ import optax
 from jax.random import fold_in
 from jaxtyping import Array
 
-from popgibbs._compiling import jit
 from popgibbs._reuse import reused, shape_of
 from popgibbs._typing import PRNGKey, UpdateModel
 from popgibbs.data import Data
@@ -142,7 +141,7 @@ class TrainingStep:
                 new = new._replace(temper=tempering.advance(state.temper, gradient.ess_fraction))
             return new, metrics
 
-        self.inputs, self.apply = jit(inputs), jit(apply)
+        self.inputs, self.apply = jax.jit(inputs), jax.jit(apply)
 
     def __call__(self, state: State, batch: Data) -> tuple[State, Metrics]:
         shared, keys, weights = self.inputs(state)

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from popgibbs._compiling import jit
 from popgibbs.data import filled_rows
 from popgibbs.running import BY_INSTANCE, SHARED, even_rows, mesh_for, on_all, on_first, over_instances, spread
 
@@ -43,7 +42,7 @@ class DeviceSum:
             shared = unravel_shared(packed)
             return sum_in_parts(lambda part: ravel_pytree(of_rows(shared, part))[0], rows, microbatch_size)[None]
 
-        self.compiled = jit(over_instances(local, self._mesh, (SHARED, BY_INSTANCE), BY_INSTANCE))
+        self.compiled = jax.jit(over_instances(local, self._mesh, (SHARED, BY_INSTANCE), BY_INSTANCE))
 
     def pack(self, shared: Any) -> Float[Array, " number"]:
         return ravel_pytree(shared)[0]
