@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import numpy as np
-from jax.extend.core import Jaxpr
 
 from popgibbs._content import content
 from popgibbs._reuse import computed_once
@@ -58,7 +57,7 @@ def initialised(make: Callable[[Any], T], key: Any) -> T:
 class Program:
     """A function whose arguments hold arrays and static values, such as a sampler; compiled once for every kind of them.
 
-    Like `eqx.filter_jit`, with the options of the library, and with abstract arrays in `lower`.
+    Like `eqx.filter_jit`, with the options of the library, and with abstract arrays in `trace`.
     """
 
     def __init__(self, function: Callable[..., Any], compile: Callable[..., Any] = jit):
@@ -76,13 +75,9 @@ class Program:
     def __call__(self, *inputs: Any) -> Any:
         return self._compiled(*self.divided(*inputs))
 
-    def lower(self, *inputs: Any) -> jax.stages.Lowered:
-        """The program before its compilation; calls with such inputs do not compile it again."""
-        return self._compiled.lower(*self.divided(*inputs))
-
-    def jaxpr(self, *inputs: Any) -> Jaxpr:
-        """The operations of the program; calls with such inputs do not trace it again."""
-        return self._compiled.trace(*self.divided(*inputs)).jaxpr.jaxpr
+    def trace(self, *inputs: Any) -> jax.stages.Traced:
+        """The program before its compilation; calls with such inputs use what is done with it."""
+        return self._compiled.trace(*self.divided(*inputs))
 
     @staticmethod
     def divided(*inputs: Any) -> "tuple[_Static, Any]":

@@ -20,10 +20,24 @@ print(jax.config.jax_compilation_cache_dir, len(misses))
 """
 
 
-def start(**variables):
+SAMPLER = """
+import numpy as np
+from models import located_sampler
+
+x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+apg = located_sampler(example=x[0])
+small = dict(num_sweeps=1, num_particles=3)
+apg.fit(jax.random.key(0), {"x": x}, num_steps=1, batch_size=3, progress=False, **small)
+posterior = apg.sample(jax.random.key(0), [x[0], x[1][:3], x[2][:1]], **small)
+posterior.extend(jax.random.key(1), 2).resampled(jax.random.key(2))
+"""
+
+
+def start(program=PROGRAM, **variables):
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         env={**environment, **{name: str(value) for name, value in variables.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -46,6 +60,13 @@ def test_two_processes_fill_an_empty_cache_and_a_third_compiles_nothing(tmp_path
     assert (misses, err) == (0, "")
     assert directory.startswith(str(tmp_path / "kept"))
     assert os.stat(directory).st_mode & 0o777 == os.stat(tmp_path / "kept").st_mode & 0o777 == 0o700
+
+
+def test_a_second_process_that_builds_trains_and_samples_compiles_nothing(tmp_path):
+    setup, told = PROGRAM.split("assert")[0], PROGRAM.splitlines()[-1]
+    program = f"{setup}{SAMPLER}{told}"
+    assert ended(start(program, POPGIBBS_CACHE=tmp_path))[1] > 10
+    assert ended(start(program, POPGIBBS_CACHE=tmp_path))[1:] == (0, "")
 
 
 def test_a_half_written_program_is_replaced(tmp_path):

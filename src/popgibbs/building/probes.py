@@ -81,7 +81,7 @@ def measure(
     probed_draws = list(dict.fromkeys([*draws, *weighed]))
     # The key is fixed, so the same sampler always passes or always fails.
     inputs = (target, blocks, partitions, probed_draws, longer, padded, key_for_checks(20))
-    traced(_measured.jaxpr(*inputs))
+    traced(_measured.trace(*inputs).jaxpr.jaxpr)
     sites, probed, reached = jax.device_get(_measured(*inputs))
     reached = dict(zip(probed_draws, reached, strict=True))
     return Findings(

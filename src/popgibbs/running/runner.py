@@ -127,14 +127,14 @@ def _compile_both(*inputs: Any) -> None:
     if kind in _COMPILED:
         return
     sampler, key, indices, data, mesh, *_ = inputs
-    first = _begin.lower(*inputs)
+    first = _begin.trace(*inputs)
+    population, _ = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, BY_INSTANCE)),
+        first.out_info,
+    )
     with ThreadPoolExecutor(1) as thread:
-        begun = thread.submit(first.compile)
-        population, _ = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, BY_INSTANCE)),
-            first.out_info,
-        )
-        _sweep_on.lower(sampler, key, indices, data, population, mesh, *_on_all_numbers(1, 1, mesh)).compile()
+        begun = thread.submit(first.lower().compile)
+        _sweep_on.trace(sampler, key, indices, data, population, mesh, *_on_all_numbers(1, 1, mesh)).lower().compile()
         begun.result()
     _COMPILED.add(kind)
 

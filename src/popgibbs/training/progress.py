@@ -41,7 +41,9 @@ def training_progress(
     class Speed(ProgressColumn):
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
-            return Text(f"{speed:.1f}/s" if speed else f"compiling {task.elapsed or 0:.0f} s")
+            if speed or task.finished:
+                return Text(f"{speed:.1f}/s" if speed else "")
+            return Text(f"compiling {task.elapsed or 0:.0f} s")
 
     console = console or Console(stderr=True)
     # On a narrow terminal only the metrics at the end wrap.
