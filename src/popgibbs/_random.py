@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, UInt32
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _LARGE = 64  # elements of one draw, from which on computing them twice costs more than compiling them twice
+# Earlier versions of XLA took minutes to compile a training step in which the rounds are written out.
+_COMPILES_FAST = tuple(int(number) for number in jaxlib.__version__.split(".")[:2]) >= (0, 10)
 _PARITY = np.uint32(0x1BD11BDA)
 
 
@@ -97,12 +100,12 @@ _SHORT = _implementation("threefry2x32_short", "frys", groups=2)
 
 def key_for_checks(seed: int) -> Array:
     """A key for draws that check a sampler: eight rounds are random enough for that, and compile faster than twenty."""
-    return jax.random.key(seed, impl=_SHORT)
+    return jax.random.key(seed, impl=_SHORT if _COMPILES_FAST else None)
 
 
 def unrolled(key: Array) -> Array:
     """The key, or array of keys, with JAX's default generator replaced by the one here; other generators stay."""
-    if jax.random.key_impl(key) != "threefry2x32":
+    if not _COMPILES_FAST or jax.random.key_impl(key) != "threefry2x32":
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
 
