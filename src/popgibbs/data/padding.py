@@ -32,10 +32,6 @@ class Bucket:
         return len(self.indices)
 
     @property
-    def is_padded(self) -> bool:
-        return self.num_padded > self.num_real
-
-    @property
     def num_real(self) -> int:
         """Real elements, or combinations of elements of several plates."""
         counts = [np.ones(len(self), int), *(mask.sum(axis=1) for mask in self.data.mask.values())]

@@ -25,21 +25,13 @@ def training_progress(
     console: "rich.console.Console | None" = None,
 ) -> Iterator[Tracker]:
     """A tracker that draws a progress bar on standard error while the block runs."""
-    from rich.console import Console  # here, as below, because samplers without a progress bar do not need it
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    import rich.progress as bar  # here, as below, because samplers without a progress bar do not need it
+    from rich.console import Console
     from rich.table import Column
     from rich.text import Text
 
-    class Speed(ProgressColumn):
-        def render(self, task: Task) -> Text:
+    class Speed(bar.ProgressColumn):
+        def render(self, task: bar.Task) -> Text:
             speed = task.finished_speed or task.speed
             if speed or task.finished:
                 return Text(f"{speed:.1f}/s" if speed else "")
@@ -48,14 +40,14 @@ def training_progress(
     console = console or Console(stderr=True)
     # On a narrow terminal only the metrics at the end wrap.
     columns = [
-        TextColumn("training"),
-        BarColumn(bar_width=10),
-        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        bar.TextColumn("training"),
+        bar.BarColumn(bar_width=10),
+        bar.MofNCompleteColumn(table_column=Column(no_wrap=True)),
         Speed(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=False)),
+        bar.TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        bar.TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=False)),
     ]
-    with Progress(*columns, console=console, speed_estimate_period=SPEED_OVER) as progress:
+    with bar.Progress(*columns, console=console, speed_estimate_period=SPEED_OVER) as progress:
         task = progress.add_task("training", total=num_steps, completed=start, numbers="")
 
         def tracker(step: int, metrics: Mapping[str, Any]) -> None:
@@ -77,24 +69,22 @@ def sampling_progress(
     num_instances: int, console: "rich.console.Console | None" = None
 ) -> Iterator[Callable[[int], None]]:
     """A function to call with the number of newly finished instances, which draws a progress bar on standard error."""
+    import rich.progress as bar
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
     from rich.text import Text
 
-    class Wait(ProgressColumn):
-        def render(self, task: Task) -> Text:
+    class Wait(bar.ProgressColumn):
+        def render(self, task: bar.Task) -> Text:
             return Text("" if task.completed or (task.elapsed or 0) < 1 else f"compiling {task.elapsed:.0f} s")
 
-    columns = [TextColumn("sampling"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn(), Wait()]
-    with Progress(*columns, console=console or Console(stderr=True)) as progress:
+    columns = [
+        bar.TextColumn("sampling"),
+        bar.BarColumn(bar_width=20),
+        bar.MofNCompleteColumn(),
+        bar.TimeRemainingColumn(),
+        Wait(),
+    ]
+    with bar.Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task("sampling", total=num_instances)
         yield lambda done: progress.advance(task, done)
 
