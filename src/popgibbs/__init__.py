@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from popgibbs.model import StateSpaceModel
     from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
     from popgibbs.posterior import Posterior
-    from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Prior
+    from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Laplace, Prior
     from popgibbs.smc import Block, SequenceBlock, multinomial, residual, stratified, systematic
     from popgibbs.training import CheckpointError, Interrupted, Tempering
 
@@ -60,6 +60,7 @@ __all__ = [
     "HMC",
     "Interrupted",
     "Kernel",
+    "Laplace",
     "Method",
     "Metropolis",
     "Move",
@@ -91,7 +92,7 @@ _ROOMS = {
     "popgibbs.model": ("StateSpaceModel",),
     "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
-    "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Prior"),
+    "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Prior"),
     "popgibbs.smc": ("Block", "SequenceBlock", "multinomial", "residual", "stratified", "systematic"),
     "popgibbs.training": ("CheckpointError", "Interrupted", "Tempering"),
 }

@@ -62,7 +62,8 @@ class APG:
             is an `eqx.Module`, `fit` trains its floating-point arrays too.
         data: The axes of the model's arguments. `{"x": "points"}` says that the leading axis of `x` is the plate
             `points`; a tuple names several axes, with None for an axis that is not a plate.
-        blocks: The blocks of one sweep, in order. Together they cover every latent site.
+        blocks: The blocks of one sweep, in order. Together they cover every latent site. By default one block per latent
+            site, in the order of the model. Blocks without a proposal get one that is built from the model.
         example: An instance to check the sampler against now.
         initial: Another sampler of the same model whose initial proposals draw the first particles.
         resample: Maps a key and the log-weights of a population to the index of each new particle's ancestor:
@@ -88,7 +89,7 @@ class APG:
         model: Model,
         *,
         data: Mapping[str, str | Sequence[str | None]],
-        blocks: Sequence[Block],
+        blocks: Sequence[Block] | None = None,
         example: Any = None,
         initial: "APG | None" = None,
         resample: Resampler = systematic,
@@ -98,7 +99,7 @@ class APG:
         self.model = model
         self.axes = parse_axes(data)
         self.sizes = parse_sizes(sizes or {}, self.axes)
-        self.blocks = tuple(blocks)
+        self._given_blocks = None if blocks is None else tuple(blocks)
         self.initial = initial
         self._resample = resample
         self._ess_threshold = ess_threshold
@@ -134,7 +135,7 @@ class APG:
         instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
         (values,) = as_instances([instance], self.axes)
         first = None if self.initial is None else self.initial.check(values)
-        return build(self.model, self.blocks, self.axes, values, self._resample, self._ess_threshold, first)
+        return build(self.model, self._given_blocks, self.axes, values, self._resample, self._ess_threshold, first)
 
     def _can_pad(self, sampler: BuiltSampler, instances: Sequence[Values]) -> bool:
         """Whether instances may be padded; raises if they have too many sizes to do without."""
@@ -148,6 +149,17 @@ class APG:
         if self.sizes or num_shapes(instances, self.axes) > MOST_EXACT:
             raise ValueError(f"instances of different sizes are padded to one, but {sampler.cannot_pad}")
         return False
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of one sweep; those that are built from the model exist once the sampler has seen an instance.
+
+        Raises:
+            ValueError: No blocks were given and the sampler has not seen an instance.
+        """
+        if self._given_blocks is not None and not any(block.is_automatic for block in self._given_blocks):
+            return self._given_blocks
+        return self.built.blocks
 
     @property
     def built(self) -> BuiltSampler:

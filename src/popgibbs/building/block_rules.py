@@ -162,6 +162,8 @@ def decide(index: int, block: Block, candidate: Partition, findings: Findings) -
             f"block '{block.name}': the elements of the plate {list(candidate.plates)} are not independent: changing "
             f"one changes the log-probability of '{culprits[0]}' at another"
         )
+        if block.assigned_automatically:
+            return whole
         if block.assigned_by:
             raise ValueError(f"{described}; remove assigned_by='{block.assigned_by}'")
         if block.kernel.needs_finite:

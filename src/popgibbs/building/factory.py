@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 
 from popgibbs._typing import Resampler, Values
+from popgibbs.building.automatic import check_sizes, completed
 from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
 from popgibbs.building.data_rules import (
     MIN_SIZE,
@@ -38,7 +39,7 @@ from popgibbs.smc import Block, BuiltSampler, Plan
 
 def build(
     model: Any,
-    blocks: tuple[Block, ...],
+    blocks: tuple[Block, ...] | None,
     axes: Axes,
     example: Values,
     resampler: Resampler,
@@ -52,7 +53,7 @@ def build(
     """
     if not 0.0 <= ess_threshold <= 1.0:
         raise ValueError(f"ess_threshold={ess_threshold} is a fraction of the particles; choose it between 0 and 1")
-    check_shared_arrays(model, (*blocks, *(first.blocks if first else ())))
+    check_shared_arrays(model, (*(blocks or ()), *(first.blocks if first else ())))
     check_signature(model, example)
     is_small = min(complete(example, axes).sizes, default=MIN_SIZE) < MIN_SIZE
     example, cannot_pad = enlarged(model, example, axes)
@@ -60,6 +61,7 @@ def build(
     sites = sites_of(model, example)
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
+    blocks = completed(blocks, target)
     check_cover(sites, blocks)
     check_models(blocks, target)
     summed_out = {i: part for i, block in enumerate(blocks) if (part := finite_part(block, sites))}
@@ -82,6 +84,7 @@ def build(
     partitions = [decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]
     for block, partition in zip(judged, partitions, strict=True):
         check_enumerable(block, partition, target)
+        check_sizes(block, partition, target)
     summed = {
         i: Summed(part.sites, partition)
         for (i, part), partition in zip(summed_out.items(), partitions[len(blocks) :], strict=True)

@@ -51,6 +51,27 @@ def cholesky(matrix: Float[Array, "row row"]) -> Float[Array, "row row"]:
     return factor
 
 
+@partial(jnp.vectorize, signature="(n,n)->(n,n)", excluded={1})
+def floored_cholesky(matrix: Float[Array, "row row"], floor: float) -> Float[Array, "row row"]:
+    """The Cholesky factor of the nearest matrix of this form whose pivots, the squares of its diagonal, reach a floor.
+
+    For a curvature that may not be positive definite. Where all pivots exceed the floor, this is `cholesky`.
+    """
+    size = matrix.shape[0]
+
+    def add(factor: Array, number_and_column: tuple[Array, Array]) -> tuple[Array, None]:
+        j, column = number_and_column
+        left = column - factor @ factor[j]
+        pivot = left[j]
+        scaled = left * jax.lax.rsqrt(jnp.maximum(pivot, floor))
+        # Below a pivot that was raised, the column would be arbitrarily large for nothing: these directions stay apart.
+        kept = jnp.where(np.arange(size) == j, jnp.sqrt(jnp.maximum(pivot, floor)), jnp.where(pivot > floor, scaled, 0.0))
+        return factor.at[:, j].set(jnp.where(np.arange(size) >= j, kept, 0.0)), None
+
+    factor, _ = jax.lax.scan(add, jnp.zeros_like(matrix), (jnp.arange(size), matrix.T))
+    return factor
+
+
 def solve_triangular(factor: Any, right: Any, *, transposed: bool = False) -> Float[Array, "*batch row"]:
     """Solve L x = right, or Lᵀ x = right, for a lower triangular L.
 

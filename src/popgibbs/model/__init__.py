@@ -1,6 +1,7 @@
 """A NumPyro program as a density: its sites, factors and conditionals, and the split of a weight into elements."""
 
 from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalData, Summed, condition
+from popgibbs.model.coordinates import Coordinates
 from popgibbs.model.particle import Particle
 from popgibbs.model.partition import Partition
 from popgibbs.model.program import (
@@ -28,6 +29,7 @@ __all__ = [
     "by_name",
     "condition",
     "Conditional",
+    "Coordinates",
     "constrain",
     "densities",
     "draw",

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from numpyro import handlers
-from numpyro.distributions import MaskedDistribution
+from numpyro.distributions import Cauchy, ExpandedDistribution, HalfCauchy, Independent, MaskedDistribution
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.util import compute_log_probs
 from numpyro.ops.provenance import eval_provenance
@@ -29,6 +29,7 @@ Program = Callable[[], Any]
 # Programs run only when a sampler is built or traced, so compiled samplers never wait for each other.
 TRACING = RLock()
 
+_WITH_QUANTILES = (Cauchy, HalfCauchy)  # distributions without moments
 _IMPUTED = "_unobserved"  # NumPyro's suffix for the latent site behind `obs_mask`
 
 
@@ -150,6 +151,60 @@ def raw_sites(program: Program, key: PRNGKey, values: Mapping[str, Any] | None =
         if site["type"] == "plate" and site["args"][0] != jnp.shape(site["value"])[0]:
             raise ValueError(f"the plate '{name}' subsamples, which is not supported; remove its subsample_size")
     return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def typical_sites(program: Program, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """NumPyro's record of the sample sites, with latents that have no value at the centre of their distribution.
+
+    Unlike a draw, that centre needs no random numbers and is the same for every particle with the same values.
+    """
+
+    def place(site: dict[str, Any]) -> Any:
+        if site["name"] in values:
+            return values[site["name"]]
+        if site["type"] != "sample" or site["is_observed"] or site["fn"].is_discrete:
+            return None
+        bijection = biject_to(site["fn"].support)
+        return bijection(centre_and_scale(site["fn"], bijection)[0])
+
+    with TRACING:
+        seeded = handlers.seed(_Imputed(program), jax.random.key(0))
+        trace = handlers.trace(handlers.substitute(seeded, substitute_fn=place)).get_trace()
+    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def centre_and_scale(distribution: Any, bijection: Any) -> tuple[jax.Array, jax.Array]:
+    """Where a continuous distribution lies on the real line, roughly: its mean, or else its median, and its spread.
+
+    Neither needs to be accurate: they are a unit of length, and a point from which to look for a mode.
+    """
+    shape = jax.eval_shape(bijection.inv, jnp.zeros(distribution.shape())).shape
+    centre, scale = jnp.zeros(shape), jnp.ones(shape)
+    for low, high in (_quantiles(distribution), _moments(distribution)):
+        if low is None or high is None:
+            continue
+        start = bijection.inv(jnp.broadcast_to(low, distribution.shape()))
+        width = jnp.abs(bijection.inv(jnp.broadcast_to(high, distribution.shape())) - start)
+        centre = jnp.where(jnp.isfinite(start), start, centre)
+        scale = jnp.where(jnp.isfinite(start) & jnp.isfinite(width) & (width > 0), width, scale)
+    return centre, scale
+
+
+def _quantiles(distribution: Any) -> tuple[Any, Any]:
+    """The median and the 84% quantile, if they have a closed form."""
+    while isinstance(distribution, Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    if not isinstance(distribution, _WITH_QUANTILES) or distribution.event_dim:
+        return None, None
+    return distribution.icdf(0.5), distribution.icdf(0.84)
+
+
+def _moments(distribution: Any) -> tuple[Any, Any]:
+    """The mean, and one standard deviation above it, if they are known."""
+    try:
+        return distribution.mean, distribution.mean + jnp.sqrt(distribution.variance)
+    except (NotImplementedError, AttributeError):
+        return None, None
 
 
 def unconstrain(program: Program, values: Values, names: tuple[str, ...]) -> Values:

@@ -2,6 +2,7 @@
 
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.enumerated import Enumerated
+from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.prior import Prior
 from popgibbs.proposals.programmed import Programmed, as_kernel
 from popgibbs.proposals.relabelling import Shuffled, log_average_over_labellings
@@ -12,6 +13,7 @@ __all__ = [
     "Enumerated",
     "Kernel",
     "key_for",
+    "Laplace",
     "log_average_over_labellings",
     "Prior",
     "Programmed",

@@ -30,10 +30,11 @@ class Block(eqx.Module):
 
     Args:
         *sites: The names of the sites.
-        proposal: A NumPyro program, usually an `eqx.Module`; a `Kernel`, such as `Prior()` or `Enumerated()`; or None for
-            `HMC` where an earlier block or another sampler makes the first draw.
-        move: `Reweight()`, `Metropolis()` or `HMC(...)`. By default `Reweight()`, or `Metropolis()` where reweighting
-            would be biased.
+        proposal: A NumPyro program, usually an `eqx.Module`; or a `Kernel`, such as `Laplace()` or `Enumerated()`.
+            By default the sampler builds one from the model: `Enumerated()` for finite sites, `Laplace()` for continuous
+            ones. `HMC` needs none where an earlier block or another sampler makes the first draw.
+        move: `Reweight()`, `Metropolis()` or `HMC(...)`. By default `Metropolis()` with a proposal built from the model
+            or where reweighting would be biased, and `Reweight()` otherwise.
         assigned_by: A discrete site that assigns each data point to a component, for sites in a plate of components.
             Each component then gets its own weight, or is accepted separately.
         exchangeable: A plate of components that the model does not distinguish but the first draw does, by seeds or by a
@@ -58,6 +59,7 @@ class Block(eqx.Module):
     name: str = eqx.field(static=True)
     assigned_by: str | None = eqx.field(static=True)
     exchangeable: str | None = eqx.field(static=True)
+    assigned_automatically: bool = eqx.field(static=True)  # `assigned_by` was found in the model, not named by the user
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class Block(eqx.Module):
         self.name = ",".join(sites) if name is None else name
         self.assigned_by = assigned_by
         self.exchangeable = exchangeable
+        self.assigned_automatically = False
 
     @property
     def move(self) -> Move:
@@ -99,6 +102,11 @@ class Block(eqx.Module):
     def proposes(self) -> bool:
         """Whether updates use the proposal; HMC uses one for the first draw only."""
         return self.kernel is not None and self.move.uses_proposal
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the block leaves its proposal to the sampler."""
+        return self.kernel is None and self.splits and self.move.uses_proposal
 
     @property
     def proposal(self) -> Any:
@@ -125,7 +133,7 @@ class Block(eqx.Module):
             >>> sampler.blocks[0].with_move(pg.Metropolis()).move
             Metropolis()
         """
-        return self._with(chosen=move)
+        return self.changed(chosen=move)
 
     def with_proposal(self, proposal: Any) -> "Block":
         """The same sites and move with another proposal, and without `exchangeable`.
@@ -137,9 +145,10 @@ class Block(eqx.Module):
             >>> sampler.blocks[0].with_proposal(pg.Prior()).proposal
             Prior()
         """
-        return self._with(kernel=as_kernel(proposal), exchangeable=None)
+        return self.changed(kernel=as_kernel(proposal), exchangeable=None)
 
-    def _with(self, **changes: Any) -> "Block":
+    def changed(self, **changes: Any) -> "Block":
+        """The same block with other fields."""
         new = object.__new__(type(self))
         for field in fields(self):
             object.__setattr__(new, field.name, changes.get(field.name, getattr(self, field.name)))

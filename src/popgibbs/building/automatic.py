@@ -1,0 +1,117 @@
+"""Blocks and proposals built from the model, for users who name neither."""
+
+import warnings
+from math import prod
+
+import jax
+from numpyro.distributions.transforms import biject_to
+
+from popgibbs.model import Partition, Site, Target, by_name, latent_names, program, raw_sites, touched
+from popgibbs.moves import Metropolis
+from popgibbs.proposals import Enumerated, Kernel, Laplace, Prior
+from popgibbs.smc import Block
+
+_MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
+
+
+def completed(blocks: tuple[Block, ...] | None, target: Target) -> tuple[Block, ...]:
+    """The blocks with a proposal built from the model where the user gave none; by default one block per latent site."""
+    if blocks is None:
+        blocks = tuple(Block(name) for name in latent_names(target.sites))
+    return tuple(_completed(block, target) for block in blocks)
+
+
+def _completed(block: Block, target: Target) -> Block:
+    sites = by_name(target.sites)
+    if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.sites):
+        return block  # the rules about blocks say what is wrong
+    own = [sites[name] for name in block.sites]
+    kernel = _kernel(block, own, target)
+    if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, own, target)):
+        block = block.changed(assigned_by=by.name, assigned_automatically=True)
+    move = block.chosen if block.chosen is not None or kernel.is_exact else Metropolis()
+    return block.changed(kernel=kernel, chosen=move)
+
+
+def _kernel(block: Block, own: list[Site], target: Target) -> Kernel:
+    """The proposal that fits the supports of a block's sites."""
+    finite = [site.name for site in own if site.support is not None]
+    counts = [site.name for site in own if site.discrete and site.support is None]
+    if len(finite) == len(own):
+        return Enumerated()
+    if finite or (counts and len(counts) < len(own)):
+        raise ValueError(
+            f"block '{block.name}': no proposal can be built for discrete and continuous sites together; put "
+            f"{sorted({*finite, *counts})} into separate blocks, or pass proposal="
+        )
+    if counts:
+        warnings.warn(
+            f"block '{block.name}': {counts} are discrete without bound, so that they cannot be enumerated; they are "
+            "proposed from their prior, which is slow where data say much about them; pass proposal= for a better one",
+            stacklevel=5,
+        )
+        return Prior()
+    _check_bijections(block, target)
+    return Laplace()
+
+
+def _check_bijections(block: Block, target: Target) -> None:
+    """Check that every site can be mapped to the real line, by a map that no other site of the block changes."""
+    sites = by_name(target.sites)
+    supports = {}
+
+    def trace() -> None:
+        supports.update({name: site["fn"].support for name, site in raw_sites(target.program, jax.random.key(0)).items()})
+
+    jax.eval_shape(trace)
+    for name in block.sites:
+        try:
+            biject_to(supports[name])
+        except NotImplementedError:
+            raise ValueError(
+                f"block '{block.name}': no proposal can be built for '{name}', because no bijection is known from the "
+                f"reals to its support, {supports[name]}; pass proposal="
+            ) from None
+    for name in block.sites:
+        if bounding := sorted(sites[name].bounded_by & set(block.sites)):
+            raise ValueError(
+                f"block '{block.name}': the support of '{name}' depends on '{bounding[0]}', so that no proposal can be "
+                f"built for both together; give each a block of its own"
+            )
+
+
+def _assignment(block: Block, own: list[Site], target: Target) -> Site | None:
+    """The finite site that assigns other factors to the components of the block's plate, if there is exactly one."""
+    plates = [plate for plate, _ in own[0].plates if all(site.axis(plate) is not None for site in own)]
+    if len(plates) != 1:
+        return None
+    sites, (plate,) = by_name(target.sites), plates
+    outside = [sites[name] for name in touched(target.sites, block.sites) if sites[name].axis(plate) is None]
+    components = tuple(range(target.plate_sizes[plate]))
+    candidates = [
+        sites[name]
+        for name in latent_names(target.sites)
+        if name not in block.sites
+        and sites[name].support == components
+        and sites[name].axis(plate) is None
+        and all(name in site.parents and _inside(site, sites[name]) for site in outside)
+    ]
+    return candidates[0] if outside and len(candidates) == 1 else None
+
+
+def _inside(site: Site, by: Site) -> bool:
+    """Whether a factor lies in all plates of the assignment."""
+    return all(site.axis(plate) is not None for plate, _ in by.plates)
+
+
+def check_sizes(block: Block, partition: Partition, target: Target) -> None:
+    """Check that no element of a block is too large for one Gaussian."""
+    if not isinstance(block.kernel, Laplace):
+        return
+    shapes = program.shapes(target.program)
+    num_numbers = sum(prod(shapes[name]) for name in block.sites) // prod(partition.shape(target.plate_sizes))
+    if num_numbers > _MOST_NUMBERS:
+        raise ValueError(
+            f"block '{block.name}': Laplace() would need one Gaussian for {num_numbers} numbers, because they are not "
+            "independent of each other given the rest; split the site in the model, or pass another proposal="
+        )
