@@ -29,10 +29,11 @@ from popgibbs.data import (
 from popgibbs.model import TRACING
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
-from popgibbs.smc import Block, BuiltSampler, systematic
+from popgibbs.smc import Block, BuiltSampler, has_arrays, systematic
 from popgibbs.training import (
     SAMPLER,
     Budget,
+    CheckpointError,
     Checkpoints,
     History,
     Tempering,
@@ -418,13 +419,15 @@ class APG:
             configuration: Values to save with the arrays, as JSON.
 
         Raises:
-            CheckpointError: The directory cannot be written, or another process writes to it.
+            CheckpointError: The directory cannot be written, another process writes to it, or nothing is to be saved.
 
         Examples:
             >>> sampler.save("run")
             >>> sampler.load("run").blocks[0].proposal.log_scale
             Array(0., dtype=float32)
         """
+        if not has_arrays(self.built):
+            raise CheckpointError("this sampler has no trained arrays to save; build it from its model instead")
         with closing(Checkpoints(directory, configuration)) as checkpoints:
             step = 0 if checkpoints.latest is None else checkpoints.latest + 1
             checkpoints.save(step, {SAMPLER: eqx.filter(self.built, eqx.is_inexact_array)})

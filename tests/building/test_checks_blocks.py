@@ -48,7 +48,6 @@ def test_block_is_checked_when_written(monkeypatch: Any, make: Callable[[], pg.B
             "block 'nu' names the site 'nu', which the model does not have",
         ),
         ([TAU, MU, C, pg.Block("x", proposal=pg.Prior())], "block 'x' names the site 'x', which is observed"),
-        ([pg.Block("tau"), MU, C], "block 'tau' has no proposal"),
         ([TAU, MU, pg.Block("c", move=pg.HMC(step_size=0.1))], "block 'c': HMC has no continuous site to move"),
         (
             [TAU, pg.Block("mu", move=pg.HMC(step_size=0.1)), C],
@@ -56,7 +55,7 @@ def test_block_is_checked_when_written(monkeypatch: Any, make: Callable[[], pg.B
         ),
         ([pg.Block("tau", proposal=pg.Enumerated()), MU, C], r"block 'tau': Enumerated needs finite.*\['tau'\] are not"),
     ],
-    ids=["none", "uncovered", "unknown", "observed", "no-proposal", "hmc-discrete", "hmc-start", "enumerated"],
+    ids=["none", "uncovered", "unknown", "observed", "hmc-discrete", "hmc-start", "enumerated"],
 )
 def test_blocks_must_cover_the_model(blocks: list[pg.Block], message: str) -> None:
     refused(message, model, *blocks)

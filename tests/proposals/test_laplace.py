@@ -79,3 +79,10 @@ def test_what_cannot_be_built_is_refused_or_said():
         pg.APG(mixed, data={"x": "points"}, blocks=[pg.Block("switch", "mu"), pg.Block("count")], example=x)
     with pytest.warns(UserWarning, match=r"'count'.*without bound"):
         pg.APG(mixed, data={"x": "points"}, example=x)
+
+
+def test_a_sampler_without_arrays_says_that_there_is_nothing_to_save(tmp_path):
+    x = np.zeros(3, np.float32)
+    sampler = pg.APG(oracles.pair, data={"x": "points"}, example=x)
+    with pytest.raises(pg.CheckpointError, match="no trained arrays"):
+        sampler.save(tmp_path)

@@ -3,7 +3,7 @@
 from popgibbs.smc.block import Block
 from popgibbs.smc.built import BuiltSampler
 from popgibbs.smc.context import Context, Plan
-from popgibbs.smc.events import BlockEvent, Event, Terms
+from popgibbs.smc.events import BlockEvent, Event, Terms, has_arrays
 from popgibbs.smc.initial import InitialEvent, draw_initial, initial_plan, initialise, score_initial
 from popgibbs.smc.population import Population
 from popgibbs.smc.resampling import multinomial, residual, stratified, systematic
@@ -25,6 +25,7 @@ __all__ = [
     "ess",
     "ess_fraction",
     "Event",
+    "has_arrays",
     "Info",
     "initial_plan",
     "InitialEvent",
