@@ -6,6 +6,7 @@ from math import prod
 import jax
 from numpyro.distributions.transforms import biject_to
 
+from popgibbs.building.block_rules import shared_plates
 from popgibbs.model import Partition, Site, Target, by_name, latent_names, program, raw_sites, touched
 from popgibbs.moves import Metropolis
 from popgibbs.proposals import Enumerated, Kernel, Laplace, Prior
@@ -82,7 +83,7 @@ def _check_bijections(block: Block, target: Target) -> None:
 
 def _assignment(block: Block, own: list[Site], target: Target) -> Site | None:
     """The finite site that assigns other factors to the components of the block's plate, if there is exactly one."""
-    plates = [plate for plate, _ in own[0].plates if all(site.axis(plate) is not None for site in own)]
+    plates = shared_plates(own)
     if len(plates) != 1:
         return None
     sites, (plate,) = by_name(target.sites), plates

@@ -104,20 +104,20 @@ def candidate(block: Block, target: Target) -> Partition:
     if block.assigned_by:
         return _by_component(block, target)
     factors = [sites[name] for name in touched(target.sites, block.sites)]
-    shared = _shared_plates(factors)
+    shared = shared_plates(factors)
     if not shared and not block.kernel.needs_finite:
         _say_why_whole(block, [sites[name] for name in block.sites], factors)
     return Partition(target.sites, shared)
 
 
-def _shared_plates(sites: list[Site]) -> tuple[str, ...]:
+def shared_plates(sites: list[Site]) -> tuple[str, ...]:
     """The plates that contain all sites, in the order of their axes."""
     return tuple(plate for plate, _ in sites[0].plates if all(site.axis(plate) is not None for site in sites))
 
 
 def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:
     """Warn if a factor from outside the block's plate prevents weights by element, which users would expect."""
-    if not (plates_of_block := _shared_plates(own)):
+    if not (plates_of_block := shared_plates(own)):
         return
     plate = plates_of_block[-1]
     outside = next(site.name for site in factors if site.axis(plate) is None)
@@ -136,7 +136,7 @@ def _by_component(block: Block, target: Target) -> Partition:
     by = sites.get(block.assigned_by or "")
     if by is None or by.observed or by.support is None or block.assigned_by in block.sites:
         raise ValueError(f"{label} must name a finite discrete latent site of another block")
-    shared = list(_shared_plates([sites[name] for name in block.sites]))
+    shared = list(shared_plates([sites[name] for name in block.sites]))
     if len(shared) != 1:
         raise ValueError(
             f"{label} needs all sites of the block in one plate of components; their common plates are {shared}"

@@ -28,7 +28,7 @@ class Laplace(Kernel):
     exist at that point.
 
     Args:
-        num_steps: Newton steps per update, each limited in length and halved where it would lower the density.
+        num_steps: Newton steps per update, each limited in length and shortened where it would lower the density.
         wide: The share of draws that are three times as wide.
 
     Examples:
