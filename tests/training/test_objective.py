@@ -239,6 +239,26 @@ def test_gradient_of_a_proposal_does_not_reach_the_model_that_it_reads() -> None
     assert_same(gradient(None), gradient(0.25))
 
 
+@pytest.mark.parametrize("proposal", [pg.Prior(), pg.Laplace()])
+def test_a_proposal_built_from_the_model_gives_the_model_no_gradient(proposal: pg.Kernel) -> None:
+    """At the first draw θ gets −Σ w̄ ∇ log p(x, z) alone; log q of these proposals depends on θ too."""
+    model = Shifted(jnp.asarray(0.25))
+    blocks = [pg.Block("mu", proposal=proposal, move=pg.Metropolis())]
+    built = pg.APG(model, data={"x": (None,)}, blocks=blocks, example=X).built
+    batch = Data({"x": jnp.asarray(X["x"])[None]}, {})
+    population, _, _ = run(built, keys()[:1], batch, num_sweeps=0, num_particles=5)
+    weights = jax.nn.softmax(population.log_weights[0, 0])
+
+    def loss(model: Shifted) -> jax.Array:
+        def log_p(mu: jax.Array) -> jax.Array:
+            return replace(built, model=model).target(Data({"x": batch.values["x"][0]}, {})).log_joint({"mu": mu})
+
+        return -jnp.sum(weights * jax.vmap(log_p)(population.particles.latents["mu"][0, 0]))
+
+    learned, _ = accumulate(built, keys()[:1], batch, num_sweeps=0, num_particles=5)
+    np.testing.assert_allclose(learned.arrays.model.loc, jax.grad(loss)(model).loc, rtol=1e-4)
+
+
 def test_the_ess_fraction_is_that_of_the_weights_in_the_gradient(sampler, batch):
     """For each block, 1 / (L Σ w̄²) with each real element's weights, averaged over elements, instances and sweeps."""
     weighed = variant(sampler)

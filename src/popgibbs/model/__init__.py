@@ -20,7 +20,7 @@ from popgibbs.model.program import (
 )
 from popgibbs.model.state_space import StateSpaceModel, one_event
 from popgibbs.model.steps import INTO_NEXT, Neighbour, StepConditional, StepSequence, shifted
-from popgibbs.model.target import Target, by_name, latent_names, total, touched, undrawn
+from popgibbs.model.target import Target, by_name, constant, latent_names, total, touched, undrawn
 
 __all__ = [
     "abstract_sites",
@@ -30,6 +30,7 @@ __all__ = [
     "condition",
     "Conditional",
     "Coordinates",
+    "constant",
     "constrain",
     "densities",
     "draw",

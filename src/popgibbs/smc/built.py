@@ -7,7 +7,7 @@ import equinox as eqx
 
 from popgibbs._typing import Resampler
 from popgibbs.data import Data
-from popgibbs.model import Partition, Site, Target
+from popgibbs.model import Partition, Site, Target, constant
 from popgibbs.smc.block import Block
 from popgibbs.smc.context import Context, Plan
 
@@ -37,6 +37,11 @@ class BuiltSampler(eqx.Module):
     def context(self, index: int, data: Data) -> Context:
         """The context in which the block of that index updates an instance."""
         return Context(self.target(data), index, self.plans[index], self.resampler, self.ess_threshold)
+
+    @property
+    def with_constant_model(self) -> "BuiltSampler":
+        """The sampler as log q sees it: θ gets no gradient from proposals, also from those that are built from the model."""
+        return replace(self, model=constant(self.model))
 
     def without_model(self) -> "BuiltSampler":
         return replace(self, model=None)

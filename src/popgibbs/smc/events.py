@@ -58,14 +58,15 @@ class BlockEvent(Event):
         target, partition = context.target, context.plan.partition
         weights = normalise(self.log_weights + jnp.sum(self.log_v, axis=-1))
         weights_by_element = normalise(self.log_weights[:, None] + self.log_v)
-        learned = has_arrays(block.kernel)
+        learned, proposing = has_arrays(block.kernel), sampler.with_constant_model.context(self.block, data)
 
         def of_particle(key: Array, latents: Values, proposed: Values, weight: Array, by_element: Array) -> Any:
             latents = {**latents, **proposed}
             conditional = block.conditional(context, latents)
             log_q = jnp.zeros(())
             if learned:
-                log_q = weighted_sum(by_element, block.kernel.bind(key, conditional).score(proposed))
+                bound = block.kernel.bind(key, block.conditional(proposing, latents))
+                log_q = weighted_sum(by_element, bound.score(proposed))
             sizes = target.plate_sizes
             own = {name: partition.spread(by_element, name, sizes, latents) for name in conditional.factors}
             return log_q, weighted_log_p(target, latents, weight, own)

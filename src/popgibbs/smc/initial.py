@@ -61,10 +61,10 @@ class InitialEvent(Event):
 
     def terms(self, sampler: BuiltSampler, data: Data) -> Terms:
         weights = normalise(self.log_v)
-        target = sampler.target(data)
+        target, proposing = sampler.target(data), sampler.with_constant_model
 
         def of_particle(key: Array, latents: Values, weight: Array) -> tuple[Array, Array]:
-            log_q = weighted_sum(weight, score_initial(key, sampler, data, latents))
+            log_q = weighted_sum(weight, score_initial(key, proposing, data, latents))
             return log_q, weighted_log_p(target, latents, weight)
 
         log_q, log_p = jax.vmap(of_particle)(self.keys, self.latents, weights)
