@@ -29,7 +29,7 @@ from popgibbs.data import (
 from popgibbs.model import TRACING
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
-from popgibbs.smc import Block, BuiltSampler, has_arrays, systematic
+from popgibbs.smc import Block, Bridge, BuiltSampler, has_arrays, systematic
 from popgibbs.training import (
     SAMPLER,
     Budget,
@@ -66,7 +66,8 @@ class APG:
         blocks: The blocks of one sweep, in order. Together they cover every latent site. By default one block per latent
             site, in the order of the model. Blocks without a proposal get one that is built from the model.
         example: An instance to check the sampler against now.
-        initial: Another sampler of the same model whose initial proposals draw the first particles.
+        initial: What draws the first particles instead of the blocks: another sampler of the same model, or a `Bridge`.
+            By default a `Bridge()` if every block is built from the model.
         resample: Maps a key and the log-weights of a population to the index of each new particle's ancestor:
             `systematic`, `stratified`, `residual` or `multinomial`.
         sizes: The sizes to which instances are padded, by plate, such as `{"points": (50, 100, 200)}`; each size is
@@ -92,7 +93,7 @@ class APG:
         data: Mapping[str, str | Sequence[str | None]],
         blocks: Sequence[Block] | None = None,
         example: Any = None,
-        initial: "APG | None" = None,
+        initial: "APG | Bridge | None" = None,
         resample: Resampler = systematic,
         sizes: Mapping[str, Sequence[int]] | None = None,
         ess_threshold: float = 1.0,
@@ -135,8 +136,11 @@ class APG:
     def _build(self, example: Any) -> BuiltSampler:
         instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
         (values,) = as_instances([instance], self.axes)
-        first = None if self.initial is None else self.initial.check(values)
-        return build(self.model, self._given_blocks, self.axes, values, self._resample, self._ess_threshold, first)
+        bridge = self.initial if isinstance(self.initial, Bridge) else None
+        first = self.initial.check(values) if isinstance(self.initial, APG) else None
+        return build(
+            self.model, self._given_blocks, self.axes, values, self._resample, self._ess_threshold, first, bridge
+        )
 
     def _can_pad(self, sampler: BuiltSampler, instances: Sequence[Values]) -> bool:
         """Whether instances may be padded; raises if they have too many sizes to do without."""
@@ -173,12 +177,12 @@ class APG:
             raise ValueError("this sampler has not seen an instance; call check(example), fit or sample first")
         return self._built
 
-    def with_blocks(self, blocks: Sequence[Block], initial: "APG | None" = None) -> "APG":
+    def with_blocks(self, blocks: Sequence[Block], initial: "APG | Bridge | None" = None) -> "APG":
         """A sampler of the same model and data with other blocks.
 
         Args:
             blocks: The blocks of the new sampler.
-            initial: The sampler that draws its first particles, if its own blocks do not.
+            initial: What draws its first particles, if its own blocks do not: a sampler or a `Bridge`.
 
         Returns:
             The new sampler, which has not been checked.

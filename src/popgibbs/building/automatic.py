@@ -22,6 +22,11 @@ def completed(blocks: tuple[Block, ...] | None, target: Target) -> tuple[Block, 
     return tuple(_completed(block, target) for block in blocks)
 
 
+def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
+    """Whether every block leaves its proposal to the sampler."""
+    return blocks is None or all(block.is_automatic for block in blocks)
+
+
 def _completed(block: Block, target: Target) -> Block:
     sites = by_name(target.sites)
     if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.sites):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 
 from popgibbs._typing import Resampler, Values
-from popgibbs.building.automatic import check_sizes, completed
+from popgibbs.building.automatic import check_sizes, completed, is_automatic
 from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
 from popgibbs.building.data_rules import (
     MIN_SIZE,
@@ -34,7 +34,7 @@ from popgibbs.building.proposal_rules import (
 from popgibbs.data import Axes, complete
 from popgibbs.model import Summed, Target, latent_names
 from popgibbs.moves import Metropolis
-from popgibbs.smc import Block, BuiltSampler, Plan
+from popgibbs.smc import Block, Bridge, BuiltSampler, Plan
 
 
 def build(
@@ -45,6 +45,7 @@ def build(
     resampler: Resampler,
     ess_threshold: float,
     first: BuiltSampler | None = None,
+    bridge: Bridge | None = None,
 ) -> BuiltSampler:
     """Check a model, its blocks and an example instance against each other, and plan the updates of each block.
 
@@ -61,13 +62,15 @@ def build(
     sites = sites_of(model, example)
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
+    if bridge is None and first is None and is_automatic(blocks):
+        bridge = Bridge()
     blocks = completed(blocks, target)
     check_cover(sites, blocks)
     check_models(blocks, target)
     summed_out = {i: part for i, block in enumerate(blocks) if (part := finite_part(block, sites))}
     judged = (*blocks, *summed_out.values())
     candidates = tuple(candidate(block, target) for block in judged)
-    first_draws = _first_draws(blocks, target, first)
+    first_draws = {} if bridge else _first_draws(blocks, target, first)
     updates = updates_of(blocks, target)
     draws = [*first_draws, *checked(updates, blocks, target)]
     weighed = [draw for draw in updates if is_weighed(blocks[draw.block])]
@@ -107,6 +110,7 @@ def build(
         resampler=resampler,
         ess_threshold=ess_threshold,
         small_example=is_small,
+        bridge=bridge,
         cannot_pad=cannot_pad or found_padding(findings, blocks) or (first.cannot_pad if first else None),
     )
 

@@ -1,6 +1,7 @@
 """The algorithm: weights, resampling, populations, blocks, sweeps."""
 
 from popgibbs.smc.block import Block
+from popgibbs.smc.bridge import Bridge
 from popgibbs.smc.built import BuiltSampler
 from popgibbs.smc.context import Context, Plan
 from popgibbs.smc.events import BlockEvent, Event, Terms, has_arrays
@@ -17,6 +18,7 @@ from popgibbs.smc.weights import degenerate, ess, ess_fraction, log_mean_exp, no
 __all__ = [
     "Block",
     "BlockEvent",
+    "Bridge",
     "BuiltSampler",
     "Context",
     "degenerate",

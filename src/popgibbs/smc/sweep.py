@@ -25,6 +25,7 @@ from jaxtyping import Array
 
 from popgibbs._typing import PRNGKey
 from popgibbs.data import Data
+from popgibbs.smc.bridge import Bridge, BridgeEvent, anneal, from_prior, tempered
 from popgibbs.smc.built import BuiltSampler
 from popgibbs.smc.events import Event
 from popgibbs.smc.initial import initialise
@@ -68,7 +69,11 @@ def run(
     """
     observe = observe or _ignore
     keys, batch = row_keys(keys, num_populations), rows_of(batch, num_populations)
-    population, event = over_rows(initialise, 0, None, 0, None)(fold_in_rows(keys, 0), sampler, batch, num_particles)
+    key_first = fold_in_rows(keys, 0)
+    if sampler.bridge is None:
+        population, event = over_rows(initialise, 0, None, 0, None)(key_first, sampler, batch, num_particles)
+    else:
+        population, event = _cross(sampler.bridge, sampler, key_first, batch, num_particles)
     carry = observe(carry, sampler, batch, event)
     info = jax.tree.map(lambda leaf: leaf[None], _initial_info(sampler, population))
     if num_sweeps:
@@ -127,6 +132,25 @@ def sweep(
         carry = observe(carry, sampler, batch, event)
         reports.append(report)
     return population, _info(sampler, population, reports), carry
+
+
+def _cross(
+    bridge: Bridge, sampler: BuiltSampler, keys: Array, batch: Data, num_particles: int
+) -> tuple[Population, Event]:
+    """The population at the end of a bridge from the prior, for all rows."""
+    arrays, static = eqx.partition(sampler, eqx.is_array)
+    start = over_rows(from_prior, 0, None, 0, None)(fold_in_rows(keys, 0), sampler, batch, num_particles)
+
+    def one(step: Array, population: Population) -> Population:
+        # The barrier is that of `_sweeps`.
+        fresh, data, step = jax.lax.optimization_barrier((arrays, batch, step))
+        sampler = eqx.combine(fresh, static)
+        moved, _, _ = sweep(keys, tempered(sampler, bridge.beta(step)), data, population, step, _ignore, None)
+        return over_rows(anneal, None, 0, 0, None, None)(sampler, data, moved, bridge.beta(step), bridge.beta(step + 1))
+
+    first = over_rows(anneal, None, 0, 0, None, None)(sampler, batch, start, jnp.zeros(()), bridge.beta(jnp.ones(())))
+    population = jax.lax.fori_loop(1, bridge.num_temperatures, one, first)
+    return population, BridgeEvent(population.particles.latents, population.log_weights, block=None)
 
 
 def update(
