@@ -8,9 +8,11 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 import optax
 
 from popgibbs._arguments import as_key, whole_number
+from popgibbs._compiling import jit
 from popgibbs._typing import KeyLike, Model, PRNGKey, Resampler, Tracker, UpdateModel, Values
 from popgibbs.building import build
 from popgibbs.data import (
@@ -26,7 +28,7 @@ from popgibbs.data import (
     parse_axes,
     parse_sizes,
 )
-from popgibbs.model import TRACING
+from popgibbs.model import TRACING, simulate, simulates
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
 from popgibbs.smc import Block, Bridge, BuiltSampler, has_arrays, systematic
@@ -106,6 +108,7 @@ class APG:
         self._resample = resample
         self._ess_threshold = ess_threshold
         self._built: BuiltSampler | None = None
+        self._example: Values | None = None  # the instance that the sampler was checked against
         if example is not None:
             self.check(example)
 
@@ -130,12 +133,12 @@ class APG:
         """
         with TRACING:  # threads that use the sampler at the same time build it once
             if self._built is None:
-                self._built = self._build(example)
+                instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
+                (values,) = as_instances([instance], self.axes)
+                self._built, self._example = self._build(values), values
         return self._built
 
-    def _build(self, example: Any) -> BuiltSampler:
-        instance = example if isinstance(example, Mapping) else {next(iter(self.axes), "x"): example}
-        (values,) = as_instances([instance], self.axes)
+    def _build(self, values: Values) -> BuiltSampler:
         bridge = self.initial if isinstance(self.initial, Bridge) else None
         first = self.initial.check(values) if isinstance(self.initial, APG) else None
         return build(
@@ -205,7 +208,7 @@ class APG:
     def like(self, built: BuiltSampler) -> "APG":
         """This sampler with the arrays of a built one."""
         new = self.with_blocks(built.blocks, self.initial)
-        new.model, new._built = built.model, built
+        new.model, new._built, new._example = built.model, built, self._example
         return new
 
     def fit(
@@ -414,6 +417,52 @@ class APG:
         posterior = Posterior(runner, parts)
         posterior.warn()
         return posterior
+
+    def simulate(self, key: KeyLike, num_instances: int, like: Any = None) -> tuple[list[Values], list[Values]]:
+        """Draw instances, and the latents behind them, from the model.
+
+        Args:
+            key: A random key.
+            num_instances: The number of instances.
+            like: Instances whose sizes, and whose arguments that no site observes, are used in turn; by default the
+                instance that the sampler was checked against.
+
+        Returns:
+            The instances, and the values of the latent sites of each, by name.
+
+        Raises:
+            ValueError: The sampler has not seen an instance, or the model cannot draw the arrays that it observes.
+
+        Examples:
+            >>> drawn, latents = sampler.simulate(key, 3)
+            >>> len(drawn), drawn[0]["x"].shape, latents[0]["mu"].shape
+            (3, (4,), ())
+        """
+        key, num_instances = as_key(key), whole_number("num_instances", num_instances, 1)
+        templates = self._templates(like)
+        model = self.built.model
+        drawn = jit(jax.vmap(lambda key, template: simulate(model, template, key), in_axes=(0, None)))
+        rows = [range(start, num_instances, len(templates)) for start in range(len(templates))]
+        pairs: list[Any] = [None] * num_instances
+        for template, chosen in zip(templates, rows, strict=True):
+            if chosen:
+                keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.asarray(chosen))
+                found = jax.device_get(drawn(keys, template))
+                for row, place in enumerate(chosen):
+                    pairs[place] = jax.tree.map(lambda leaf: leaf[row], found)  # noqa: B023
+        return [instance for instance, _ in pairs], [latents for _, latents in pairs]
+
+    def _templates(self, like: Any) -> list[Values]:
+        """Instances from which simulated ones take their sizes and the arguments that no site observes."""
+        if like is None:
+            assert self.built and self._example is not None
+            templates = [self._example]
+        else:
+            templates = as_instances(like, self.axes)
+            self.check(largest(templates, self.axes))
+        for template in templates:
+            simulates(self.built.model, template)
+        return templates
 
     def save(self, directory: str | Path, configuration: Mapping[str, Any] | None = None) -> None:
         """Write the sampler's arrays, without a training state, as the newest checkpoint of a directory.

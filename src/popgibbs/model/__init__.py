@@ -16,6 +16,8 @@ from popgibbs.model.program import (
     evaluate,
     inspect,
     raw_sites,
+    simulate,
+    simulates,
     unconstrain,
 )
 from popgibbs.model.state_space import StateSpaceModel, one_event
@@ -46,6 +48,8 @@ __all__ = [
     "ProposalData",
     "raw_sites",
     "shifted",
+    "simulate",
+    "simulates",
     "Site",
     "StateSpaceModel",
     "StepConditional",

@@ -123,6 +123,72 @@ def draw(program: Program, key: PRNGKey) -> Values:
     return {name: site["value"] for name, site in raw_sites(program, key).items() if not site["is_observed"]}
 
 
+class _Unobserved(Messenger):
+    """Draws observed sites too, and remembers what they observed."""
+
+    def __init__(self, program: Program):
+        super().__init__(program)
+        self.observed: dict[str, Any] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["is_observed"]:
+            self.observed[msg["name"]] = msg["value"]
+            msg["value"], msg["is_observed"] = None, False
+
+
+def simulate(model: Callable[..., Any], arrays: Mapping[str, Any], key: PRNGKey) -> tuple[Values, Values]:
+    """An instance drawn from the model, and the latents behind it; arguments that no site observes are kept."""
+
+    def run(key: PRNGKey) -> tuple[dict[str, Any], dict[str, Any]]:
+        unobserved = _Unobserved(lambda: model(**arrays))
+        return handlers.trace(handlers.seed(unobserved, key)).get_trace(), unobserved.observed
+
+    with TRACING:
+        trace, observed = with_key(run, key)
+    drawn = {name: jnp.asarray(site["value"]) for name, site in trace.items() if site["type"] == "sample"}
+    instance = {name: jnp.asarray(value) for name, value in arrays.items()}
+    for site, value in observed.items():
+        argument = observing(arrays, site, value)
+        instance[argument] = drawn[site].astype(instance[argument].dtype)
+    return instance, {name: value for name, value in drawn.items() if name not in observed}
+
+
+def observing(arrays: Mapping[str, Any], site: str, value: Any) -> str:
+    """The argument that a site observes."""
+    for name, array in arrays.items():
+        if value is array:
+            return name
+    raise ValueError(
+        f"data cannot be simulated from the model, because '{site}' observes something that is computed from the model's "
+        "arguments; pass the observed array itself as an argument, or give fit a simulator"
+    )
+
+
+def simulates(model: Callable[..., Any], arrays: Mapping[str, Any]) -> None:
+    """Raise if instances cannot be simulated from the model, because what a site observes is read elsewhere too."""
+    found: dict[str, str] = {}
+
+    def parameters(**inputs: Any) -> dict[str, Any]:
+        with TRACING:
+            unobserved = _Unobserved(lambda: model(**inputs))
+            trace = handlers.trace(handlers.seed(unobserved, jax.random.key(0))).get_trace()
+        found.update({site: observing(inputs, site, value) for site, value in unobserved.observed.items()})
+        sampled = {name: site["fn"] for name, site in trace.items() if site["type"] == "sample"}
+        return {
+            name: [jnp.asarray(leaf) for leaf in jax.tree.leaves(fn) if isinstance(leaf, jax.Array | np.ndarray | float)]
+            for name, fn in sampled.items()
+        }
+
+    read = eval_provenance(parameters, **arrays)
+    for site, argument in found.items():
+        for name, leaves in read.items():
+            if argument in frozenset().union(*leaves):
+                raise ValueError(
+                    f"data cannot be simulated from the model, because '{name}' is computed from '{argument}', which "
+                    f"'{site}' observes; give fit a simulator"
+                )
+
+
 def _is_masked(distribution: Any) -> bool:
     """Whether some entries of a distribution may have no density."""
     if isinstance(distribution, MaskedDistribution):

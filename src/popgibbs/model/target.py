@@ -35,7 +35,10 @@ class Target(eqx.Module):
         wanted = [site.name for site in self.sites] if factors is None else factors
         sites = by_name(self.sites)
         if self.beta is not None:
-            log_probs |= {name: self.beta * log_probs[name] for name in wanted if sites[name].observed}
+            # A power of zero is one, also of a likelihood of zero.
+            log_probs |= {
+                name: jnp.where(self.beta > 0, self.beta * log_probs[name], 0.0) for name in wanted if sites[name].observed
+            }
         return masked({name: log_probs[name] for name in wanted}, sites, self.data.mask)
 
     @computed_once

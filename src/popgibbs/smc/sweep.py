@@ -139,17 +139,22 @@ def _cross(
 ) -> tuple[Population, Event]:
     """The population at the end of a bridge from the prior, for all rows."""
     arrays, static = eqx.partition(sampler, eqx.is_array)
-    start = over_rows(from_prior, 0, None, 0, None)(fold_in_rows(keys, 0), sampler, batch, num_particles)
+
+    def heated(sampler: BuiltSampler, data: Data, step: Array, population: Population) -> Population:
+        key = fold_in_rows(fold_in_rows(keys, 2), step)
+        temperatures = bridge.beta(step - 1), bridge.beta(step)
+        return over_rows(anneal, 0, None, 0, 0, None, None)(key, sampler, data, population, *temperatures)
 
     def one(step: Array, population: Population) -> Population:
         # The barrier is that of `_sweeps`.
         fresh, data, step = jax.lax.optimization_barrier((arrays, batch, step))
         sampler = eqx.combine(fresh, static)
-        moved, _, _ = sweep(keys, tempered(sampler, bridge.beta(step)), data, population, step, _ignore, None)
-        return over_rows(anneal, None, 0, 0, None, None)(sampler, data, moved, bridge.beta(step), bridge.beta(step + 1))
+        sweep_keys = fold_in_rows(keys, 1)
+        moved, _, _ = sweep(sweep_keys, tempered(sampler, bridge.beta(step)), data, population, step, _ignore, None)
+        return heated(sampler, data, step + 1, moved)
 
-    first = over_rows(anneal, None, 0, 0, None, None)(sampler, batch, start, jnp.zeros(()), bridge.beta(jnp.ones(())))
-    population = jax.lax.fori_loop(1, bridge.num_temperatures, one, first)
+    prior = over_rows(from_prior, 0, None, 0, None)(fold_in_rows(keys, 0), sampler, batch, num_particles)
+    population = jax.lax.fori_loop(1, bridge.num_temperatures, one, heated(sampler, batch, jnp.ones((), int), prior))
     return population, BridgeEvent(population.particles.latents, population.log_weights, block=None)
 
 
