@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from popgibbs.model import StateSpaceModel
     from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
     from popgibbs.posterior import Posterior
-    from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Laplace, Prior
+    from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Laplace, Neural, Prior
     from popgibbs.smc import Block, Bridge, SequenceBlock, multinomial, residual, stratified, systematic
     from popgibbs.training import CheckpointError, Interrupted, Tempering
 
@@ -66,6 +66,7 @@ __all__ = [
     "Metropolis",
     "Move",
     "MoveInfo",
+    "Neural",
     "Posterior",
     "Prior",
     "RefinedGuess",
@@ -93,7 +94,7 @@ _ROOMS = {
     "popgibbs.model": ("StateSpaceModel",),
     "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
-    "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Prior"),
+    "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Neural", "Prior"),
     "popgibbs.smc": ("Block", "Bridge", "SequenceBlock", "multinomial", "residual", "stratified", "systematic"),
     "popgibbs.training": ("CheckpointError", "Interrupted", "Tempering"),
 }

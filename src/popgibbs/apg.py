@@ -138,11 +138,19 @@ class APG:
                 self._built, self._example = self._build(values), values
         return self._built
 
-    def _build(self, values: Values) -> BuiltSampler:
+    def _build(self, values: Values, *, learned: bool = False) -> BuiltSampler:
         bridge = self.initial if isinstance(self.initial, Bridge) else None
         first = self.initial.check(values) if isinstance(self.initial, APG) else None
         return build(
-            self.model, self._given_blocks, self.axes, values, self._resample, self._ess_threshold, first, bridge
+            self.model,
+            self._given_blocks,
+            self.axes,
+            values,
+            self._resample,
+            self._ess_threshold,
+            first,
+            bridge,
+            learned=learned,
         )
 
     def _can_pad(self, sampler: BuiltSampler, instances: Sequence[Values]) -> bool:
@@ -214,9 +222,10 @@ class APG:
     def fit(
         self,
         key: KeyLike,
-        instances: Any,
+        instances: Any = None,
         *,
         num_steps: int,
+        like: Any = None,
         num_sweeps: int = 4,
         num_particles: int = 10,
         batch_size: int = 20,
@@ -240,12 +249,19 @@ class APG:
 
             φ gets −Σ_l w̄_l ∇ log q_φ(z'_b | x, z_-b),        θ gets −Σ_l w̄_l ∇ log p_θ(x, z'),
 
-        summed over blocks and sweeps and averaged over the instances of a batch.
+        summed over blocks and sweeps and averaged over the instances of a batch. Blocks that were built from the model
+        get networks (`Neural`) first.
+
+        Without `instances`, the model draws pairs (z, x). Its latents are exact draws from the posterior, so proposals
+        learn from them without sampling: φ gets −∇ log q_φ(z | x) and −Σ_b ∇ log q_φ(z_b | x, z_-b). That is faster, and
+        free of the bias of self-normalised weights.
 
         Args:
             key: A random key. With the same key and arguments, training gives the same result.
             instances: A list of dicts of arrays, a dict of arrays stacked over instances, a list of arrays if `data`
-                declares one argument, or a simulator `key -> dict of arrays`.
+                declares one argument, or a simulator `key -> dict of arrays`. By default the model simulates them.
+            like: Without `instances`: instances whose sizes, and whose arguments that no site observes, the simulated
+                ones share; by default the instance that the sampler was checked against.
             num_steps: The number of gradient steps; a resumed run continues up to this number.
             num_sweeps: Sweeps after the initial proposal; 0 is reweighted wake-sleep. The paper's K is `num_sweeps + 1`.
             num_particles: Particles per instance.
@@ -300,13 +316,18 @@ class APG:
         budget = Budget(
             num_particles=whole_number("num_particles", num_particles),
             num_sweeps=whole_number("num_sweeps", num_sweeps),
+            from_model=instances is None,
             batch_size=whole_number("batch_size", batch_size),
             update_model=update_model,
             microbatch_size=None if microbatch_size is None else whole_number("microbatch_size", microbatch_size),
         )
+        if instances is not None and like is not None:
+            raise ValueError("like= describes simulated instances, but instances were passed; leave one of them out")
         with waiting("checking the sampler") if progress else nullcontext():
-            source, listed = self._source(key, instances, budget.batch_size)
-        sampler = self.built
+            source, listed = self._source(key, instances, budget.batch_size, like)
+            sampler = self._learned()
+            if budget.from_model:
+                _check_pairs(sampler)
         with ExitStack() as stack:
             saved = None
             if checkpoints is not None:
@@ -338,8 +359,19 @@ class APG:
             )
         return Fit(self.like(trained), history)
 
-    def _source(self, key: PRNGKey, instances: Any, batch_size: int) -> tuple[Source, list[Values]]:
+    def _learned(self) -> BuiltSampler:
+        """The sampler to train: blocks that are built from the model have networks."""
+        sampler, given = self.built, self._given_blocks
+        if given is not None and not any(block.is_automatic for block in given):
+            return sampler
+        assert self._example is not None
+        with TRACING:
+            return self._build(self._example, learned=True)
+
+    def _source(self, key: PRNGKey, instances: Any, batch_size: int, like: Any = None) -> tuple[Source, list[Values]]:
         """The source of batches, and its instances, or one instance if they are simulated; all fit the model."""
+        if instances is None:
+            instances = self._templates(like)
         if callable(instances):
 
             def simulator(key: PRNGKey) -> Any:
@@ -455,7 +487,7 @@ class APG:
     def _templates(self, like: Any) -> list[Values]:
         """Instances from which simulated ones take their sizes and the arguments that no site observes."""
         if like is None:
-            assert self.built and self._example is not None
+            assert self.built and self._example is not None  # `built` raises if the sampler has not seen an instance
             templates = [self._example]
         else:
             templates = as_instances(like, self.axes)
@@ -502,10 +534,22 @@ class APG:
             >>> sampler.save("saved")
             >>> restored = sampler.load("saved")
         """
-        arrays, static = eqx.partition(self.built, eqx.is_inexact_array)
+        arrays, static = eqx.partition(self._learned(), eqx.is_inexact_array)
         found = read(directory, step)
         restored = from_names(found.sampler, {SAMPLER: arrays}, str(found.path), widen=True)[SAMPLER]
         return self.like(eqx.combine(restored, static))
+
+
+def _check_pairs(sampler: BuiltSampler) -> None:
+    """Raise if the sampler cannot learn from pairs that its model draws."""
+    if has_arrays(sampler.model):
+        raise ValueError(
+            "the model has arrays to train, which instances simulated from it cannot teach; pass instances to fit"
+        )
+    if stepwise := [block.name for block in sampler.blocks if not block.splits]:
+        raise ValueError(f"block '{stepwise[0]}' cannot learn from instances simulated by the model; pass a simulator")
+    if not has_arrays(sampler.blocks):
+        raise ValueError("no block has anything to train; leave out proposal= or pass proposals with networks")
 
 
 def _identity(instances: Sequence[Values]) -> str:

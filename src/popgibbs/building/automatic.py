@@ -1,25 +1,49 @@
 """Blocks and proposals built from the model, for users who name neither."""
 
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 import jax
 from numpyro.distributions.transforms import biject_to
 
+from popgibbs._compiling import jit_once
+from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.block_rules import shared_plates
-from popgibbs.model import Partition, Site, Target, by_name, latent_names, program, raw_sites, touched
+from popgibbs.model import (
+    BlockConditional,
+    Conditional,
+    Partition,
+    Site,
+    Target,
+    by_name,
+    condition,
+    draw,
+    latent_names,
+    program,
+    raw_sites,
+    simulate,
+    simulates,
+    touched,
+)
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Enumerated, Kernel, Laplace, Prior
-from popgibbs.smc import Block
+from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior, Sampled
+from popgibbs.smc import Block, initial_plan
 
+_NUM_DRAWS = 64  # from the model, at which the scales of a network's inputs are measured
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
 
 
-def completed(blocks: tuple[Block, ...] | None, target: Target) -> tuple[Block, ...]:
-    """The blocks with a proposal built from the model where the user gave none; by default one block per latent site."""
+def completed(blocks: tuple[Block, ...] | None, target: Target, *, learned: bool) -> tuple[Block, ...]:
+    """The blocks with a proposal built from the model where the user gave none; by default one block per latent site.
+
+    If `learned`, continuous sites get networks to be trained.
+    """
     if blocks is None:
         blocks = tuple(Block(name) for name in latent_names(target.sites))
-    return tuple(_completed(block, target) for block in blocks)
+    return tuple(_completed(block, target, learned) for block in blocks)
 
 
 def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
@@ -27,19 +51,26 @@ def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
     return blocks is None or all(block.is_automatic for block in blocks)
 
 
-def _completed(block: Block, target: Target) -> Block:
+def can_learn_first_draw(blocks: tuple[Block, ...]) -> bool:
+    """Whether networks can make the first draw: components start alike, and no pooled statistic tells them apart."""
+    return not any(block.assigned_by for block in blocks)
+
+
+def _completed(block: Block, target: Target, learned: bool) -> Block:
     sites = by_name(target.sites)
+    if block.kernel is not None and block.kernel.is_learned and block.chosen is None:
+        return block.changed(chosen=Metropolis())
     if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.sites):
         return block  # the rules about blocks say what is wrong
     own = [sites[name] for name in block.sites]
-    kernel = _kernel(block, own, target)
+    kernel = _kernel(block, own, target, learned)
     if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, own, target)):
         block = block.changed(assigned_by=by.name, assigned_automatically=True)
     move = block.chosen if block.chosen is not None or kernel.is_exact else Metropolis()
     return block.changed(kernel=kernel, chosen=move)
 
 
-def _kernel(block: Block, own: list[Site], target: Target) -> Kernel:
+def _kernel(block: Block, own: list[Site], target: Target, learned: bool) -> Kernel:
     """The proposal that fits the supports of a block's sites."""
     finite = [site.name for site in own if site.support is not None]
     counts = [site.name for site in own if site.discrete and site.support is None]
@@ -58,7 +89,7 @@ def _kernel(block: Block, own: list[Site], target: Target) -> Kernel:
         )
         return Prior()
     _check_bijections(block, target)
-    return Laplace()
+    return Neural() if learned else Laplace()
 
 
 def _check_bijections(block: Block, target: Target) -> None:
@@ -121,3 +152,52 @@ def check_sizes(block: Block, partition: Partition, target: Target) -> None:
             f"block '{block.name}': Laplace() would need one Gaussian for {num_numbers} numbers, because they are not "
             "independent of each other given the rest; split the site in the model, or pass another proposal="
         )
+
+
+def prepared(blocks: tuple[Block, ...], target: Target, partitions: Sequence[Partition]) -> tuple[Block, ...]:
+    """The blocks with networks that fit the model, for kernels that have any."""
+    first = dict(initial_plan(blocks))
+    return tuple(
+        _prepared(index, blocks, target, partitions[index], first.get(index))
+        if block.kernel is not None and block.kernel.is_learned
+        else block
+        for index, block in enumerate(blocks)
+    )
+
+
+def _prepared(
+    index: int, blocks: tuple[Block, ...], target: Target, partition: Partition, names: tuple[str, ...] | None
+) -> Block:
+    block, latent = blocks[index], latent_names(target.sites)
+    drawn = [name for i, fresh in initial_plan(blocks) if i < index for name in fresh]
+
+    def sampled(at: Callable[[Target, Values], Conditional]) -> Sampled:
+        def of(function: Callable[[Any], Any]) -> Any:
+            def one(key: PRNGKey) -> Any:
+                arrays, latents = drawn_instance(target, key)
+                drawn_target = replace(target, data=replace(target.data, values=arrays))
+                return function(at(drawn_target, {name: latents[name] for name in latent}))
+
+            return jit_once(jax.vmap(one))(jax.random.split(jax.random.key(index), _NUM_DRAWS))
+
+        return of
+
+    def update(target: Target, latents: Values) -> Conditional:
+        return condition(target, latents, block.sites, partition)
+
+    def first(target: Target, latents: Values) -> Conditional:
+        assert names is not None
+        given = {name: latents[name] for name in drawn}
+        return BlockConditional(target, partition, names=names, given=given, initial=True)
+
+    kernel = block.kernel.prepared(jax.random.key(index), sampled(update), sampled(first) if names else None)
+    return block.changed(kernel=kernel)
+
+
+def drawn_instance(target: Target, key: PRNGKey) -> tuple[Values, Values]:
+    """An instance and its latents from the model, or the example with latents from the prior if it cannot be drawn."""
+    try:
+        simulates(target.model, target.data.values)
+    except ValueError:
+        return target.data.values, draw(target.program, key)
+    return simulate(target.model, target.data.values, key)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 
 from popgibbs._typing import Resampler, Values
-from popgibbs.building.automatic import check_sizes, completed, is_automatic
+from popgibbs.building.automatic import can_learn_first_draw, check_sizes, completed, is_automatic, prepared
 from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
 from popgibbs.building.data_rules import (
     MIN_SIZE,
@@ -46,6 +46,8 @@ def build(
     ess_threshold: float,
     first: BuiltSampler | None = None,
     bridge: Bridge | None = None,
+    *,
+    learned: bool = False,
 ) -> BuiltSampler:
     """Check a model, its blocks and an example instance against each other, and plan the updates of each block.
 
@@ -62,14 +64,17 @@ def build(
     sites = sites_of(model, example)
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
-    if bridge is None and first is None and is_automatic(blocks):
+    automatic = is_automatic(blocks)
+    blocks = completed(blocks, target, learned=learned)
+    if bridge is None and first is None and automatic and not (learned and can_learn_first_draw(blocks)):
         bridge = Bridge()
-    blocks = completed(blocks, target)
     check_cover(sites, blocks)
     check_models(blocks, target)
     summed_out = {i: part for i, block in enumerate(blocks) if (part := finite_part(block, sites))}
     judged = (*blocks, *summed_out.values())
     candidates = tuple(candidate(block, target) for block in judged)
+    unprepared, blocks = blocks, prepared(blocks, target, candidates)
+    judged = (*blocks, *summed_out.values())
     first_draws = {} if bridge else _first_draws(blocks, target, first)
     updates = updates_of(blocks, target)
     draws = [*first_draws, *checked(updates, blocks, target)]
@@ -92,6 +97,8 @@ def build(
         i: Summed(part.sites, partition)
         for (i, part), partition in zip(summed_out.items(), partitions[len(blocks) :], strict=True)
     }
+    if partitions != list(candidates):
+        blocks = prepared(unprepared, target, partitions)
     plans = [
         Plan(
             partition=partitions[i],

@@ -22,7 +22,7 @@ from popgibbs.model.program import (
 )
 from popgibbs.model.state_space import StateSpaceModel, one_event
 from popgibbs.model.steps import INTO_NEXT, Neighbour, StepConditional, StepSequence, shifted
-from popgibbs.model.target import Target, by_name, constant, latent_names, total, touched, undrawn
+from popgibbs.model.target import Target, by_name, constant, entry_mask, latent_names, total, touched, undrawn
 
 __all__ = [
     "abstract_sites",
@@ -36,6 +36,7 @@ __all__ = [
     "constrain",
     "densities",
     "draw",
+    "entry_mask",
     "evaluate",
     "inspect",
     "INTO_NEXT",

@@ -56,7 +56,7 @@ class Partition:
         axes = self._axes(name)
         if axes is None:
             assert self.assigned_by is not None
-            routed = elements[jnp.clip(self._components(latents), 0, elements.shape[0] - 1)]
+            routed = elements[jnp.clip(self.components(latents), 0, elements.shape[0] - 1)]
             return _lay(routed, self._assigned_axes(name))
         return _lay(elements, axes)
 
@@ -67,7 +67,7 @@ class Partition:
         laid = self.spread(elements, name, sizes, {})
         return laid.reshape(laid.shape + (1,) * self._site(name).event_dim)
 
-    def _components(self, latents: Values) -> Int[Array, "..."]:
+    def components(self, latents: Values) -> Int[Array, "..."]:
         """The component of each entry, with the plates of `assigned_by` as its axes."""
         assert self.assigned_by is not None
         return _sum_others(latents[self.assigned_by.name], tuple(axis for _, axis in self.assigned_by.plates))
@@ -81,7 +81,7 @@ class Partition:
         self, name: str, log_prob: Float[Array, "..."], shape: tuple[int, ...], latents: Values
     ) -> Float[Array, " component"]:
         credited = _sum_others(log_prob, self._assigned_axes(name))
-        component = self._components(latents)[..., None] == jnp.arange(prod(shape))
+        component = self.components(latents)[..., None] == jnp.arange(prod(shape))
         # A comparison rather than a segment sum: there are few components, and scatters are slow. `where` rather than a
         # product, so that a log-probability of -inf does not turn other components into NaN.
         return jnp.sum(jnp.where(component, credited[..., None], 0.0), axis=tuple(range(credited.ndim)))

@@ -41,6 +41,12 @@ class Target(eqx.Module):
             }
         return masked({name: log_probs[name] for name in wanted}, sites, self.data.mask)
 
+    @property
+    def observed(self) -> Values:
+        """The values of the observed sites."""
+        values, _ = evaluate(self.program, jax.random.key(0), {})
+        return {site.name: values[site.name] for site in self.sites if site.observed}
+
     @computed_once
     def plate_sizes(self) -> dict[str, int]:
         """The size of each plate of the model for this instance."""
@@ -55,6 +61,11 @@ class Target(eqx.Module):
 def total(log_probs: LogProbs) -> jax.Array:
     """Σ over sites and plate elements."""
     return sum((jnp.sum(log_prob) for log_prob in log_probs.values()), start=jnp.zeros(()))
+
+
+def entry_mask(target: Target, name: str, shape: tuple[int, ...]) -> jax.Array:
+    """1 for the real entries of a factor, and 0 for padding and for entries that the model itself masks."""
+    return masked({name: jnp.ones(shape)}, by_name(target.sites), target.data.mask)[name]
 
 
 def by_name(sites: tuple[Site, ...]) -> dict[str, Site]:

@@ -18,6 +18,9 @@ from popgibbs._typing import Elements, LogProbs, PRNGKey, Values
 from popgibbs.model import AbstractSite, Conditional
 
 
+Sampled = Callable[[Callable[[Any], Any]], Any]
+
+
 class BoundKernel(ABC):
     """Abstract base of what `Kernel.bind` returns: a kernel at one key and one conditional.
 
@@ -93,6 +96,7 @@ class Kernel(eqx.Module):
     needs_parents: ClassVar[bool] = False  # the first draw needs the parents of its sites
     needs_finite: ClassVar[bool] = False  # every site must be finite, with one value in each element
     takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
+    is_learned: ClassVar[bool] = False  # `prepared` makes its networks
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
 
     @abstractmethod
@@ -107,6 +111,15 @@ class Kernel(eqx.Module):
         Returns:
             The bound kernel.
         """
+
+    def prepared(self, key: PRNGKey, update: "Sampled", first: "Sampled | None") -> "Kernel":
+        """The kernel with networks that fit the model, when a sampler is built; by default the kernel itself.
+
+        `update` maps a function of a conditional to its values at draws from the model, with a leading axis, for the
+        conditionals of updates; `first` for those of the first draw, if the block makes one.
+        """
+        del key, update, first
+        return self
 
     def sites(self, conditional: Conditional) -> dict[str, AbstractSite]:
         """The sites that the kernel samples for a conditional, found by tracing."""

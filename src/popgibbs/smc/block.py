@@ -12,10 +12,10 @@ from jaxtyping import Array
 from popgibbs._random import standard
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.model import BlockConditional, Conditional, Particle, Partition, Site, Target, condition
-from popgibbs.moves import Move, MoveKeys, Reweight
+from popgibbs.moves import Move, MoveKeys, Reweight, propose
 from popgibbs.proposals import BoundKernel, Kernel, Shuffled, as_kernel
 from popgibbs.smc.context import Context, update_keys
-from popgibbs.smc.events import BlockEvent, Event
+from popgibbs.smc.events import BlockEvent, Event, has_arrays
 from popgibbs.smc.population import Population, Report
 from popgibbs.smc.staleness import disagreement
 from popgibbs.smc.weights import ess
@@ -203,6 +203,19 @@ class Block(eqx.Module):
         impossible = population.loses_weight(log_v)
         population = population.weigh(moved, log_v)
         return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible, stale)
+
+    def lesson(self, keys: MoveKeys, context: Context, particle: Particle) -> tuple[Array, Array]:
+        """−log q of the block's sites at a draw from the posterior, and how often a proposal would be accepted there."""
+        if not self.proposes:
+            return jnp.zeros(()), jnp.ones(())
+        conditional = self.conditional(context, particle.latents)
+        bound = self.kernel.bind(keys.draw, conditional)
+        _, _, log_v = jax.lax.stop_gradient(propose(bound, conditional, particle))
+        acceptance = jnp.sum(jnp.where(conditional.real, jnp.exp(jnp.minimum(log_v, 0.0)), 0.0))
+        loss = jnp.zeros(())
+        if has_arrays(self.kernel):
+            loss = -jnp.sum(bound.score({name: particle.latents[name] for name in self.sites}))
+        return loss, acceptance / jnp.sum(conditional.real)
 
     # Checks when a sampler is built -------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def made_with(
     return {
         "key": str(np.asarray(to_names(key)[""]).tolist()),
         "instances": instances,
-        **{name: value for name, value in asdict(budget).items() if name != "microbatch_size"},
+        **{name: value for name, value in asdict(budget).items() if name not in ("microbatch_size", "from_model")},
         "optimiser": hyperparameters(optimiser),
         "tempering": None if tempering is None else repr(tempering),
     }

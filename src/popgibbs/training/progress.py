@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isnan
 from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,10 +52,10 @@ def training_progress(
         task = progress.add_task("training", total=num_steps, completed=start, numbers="")
 
         def tracker(step: int, metrics: Mapping[str, Any]) -> None:
-            ess = " ".join(f"{label} {value:.1f}" for label, value in zip(labels, metrics["ess"], strict=True))
-            numbers = (
-                f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · ESS/{num_particles} {ess}"
-            )
+            sampled = not isnan(metrics["ess"][0])  # otherwise the run learns from pairs, and only acceptance is known
+            what, shown = (f"ESS/{num_particles}", "ess") if sampled else ("acceptance", "acceptance")
+            by_block = " ".join(f"{label} {value:.{1 if sampled else 2}f}" for label, value in zip(labels, metrics[shown], strict=True))
+            numbers = f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · {what} {by_block}"
             if metrics["beta"] < 1:
                 numbers += f" · β {metrics['beta']:.4f}"
             if metrics["skipped"]:

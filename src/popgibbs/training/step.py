@@ -16,6 +16,7 @@ from popgibbs.data import Data
 from popgibbs.running import instance_keys
 from popgibbs.smc import BuiltSampler, weighted_sum
 from popgibbs.training.objective import Gradient, accumulate
+from popgibbs.training.pairs import accumulate_pairs
 from popgibbs.training.tempering import Temper, Tempering
 from popgibbs.training.transport import DeviceSum
 
@@ -28,6 +29,7 @@ class Budget:
     num_sweeps: int = 4  # after the initial proposal; the paper's K is one more
     batch_size: int = 20
     update_model: UpdateModel = "every_block"
+    from_model: bool = False  # learn from pairs of instances and latents that the model draws, without sampling
     microbatch_size: int | None = None  # instances that a device works on at a time; None: its whole part
 
     def __post_init__(self) -> None:
@@ -89,6 +91,12 @@ def _gradient_sum(sampler: BuiltSampler, budget: Budget, tempered: bool) -> Devi
 
     def of_rows(shared: tuple[Any, Array], rows: tuple[Array, Array, Data]) -> tuple[Gradient, Means]:
         (arrays, beta), (keys, weights, batch) = shared, rows
+        if budget.from_model:
+            gradient, pairs = accumulate_pairs(eqx.combine(arrays, static), keys, batch, instance_weights=weights)
+            unknown = jnp.full(weights.shape, jnp.nan)  # nothing was sampled
+            by_block = jnp.full(pairs.acceptance.shape, jnp.nan)
+            numbers = (by_block, pairs.acceptance, pairs.log_joint, unknown, pairs.finite)
+            return gradient, Means(*(weighted_sum(weights, number.T, axis=-1) for number in numbers))
         gradient, info = accumulate(
             eqx.combine(arrays, static),
             keys,

@@ -1,0 +1,194 @@
+"""A learned Gaussian per element, from neural sufficient statistics and Newton's method, as a proposal."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float
+
+from popgibbs._typing import Elements, PRNGKey, Values
+from popgibbs.distributions.normals import solve_triangular
+from popgibbs.model import BlockConditional, Conditional, Coordinates, by_name, entry_mask, touched
+from popgibbs.proposals.base import BoundKernel, Kernel, Sampled
+from popgibbs.proposals.gaussian import BoundGaussian, Shape
+from popgibbs.proposals.newton import local_features, mode_and_precision
+from popgibbs.proposals.pooling import (
+    ChildStatistics,
+    DataStatistics,
+    Standardised,
+    columns,
+    given_columns,
+    pooling_order,
+    standardised,
+    visible,
+)
+
+_WIDEST_GUESS = 3.0  # log-scales are kept within it, so that an untrained network cannot overflow
+_MOST_FULL = 8  # numbers in an element, up to which a guess has correlations
+
+
+class Guess(eqx.Module):
+    """A Gaussian per element, in prior units, from statistics of the model's entries and from other latents."""
+
+    statistics: Any
+    head: Standardised
+    names: tuple[str, ...] = eqx.field(static=True)  # the latents that are inputs
+
+    def inputs(self, conditional: BlockConditional) -> Float[Array, "element input"]:
+        return jnp.concatenate([self.statistics(conditional), given_columns(conditional, self.names)], axis=-1)
+
+    def __call__(
+        self, conditional: BlockConditional, size: int
+    ) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
+        """The location, and the factor of the precision."""
+        out = self.head(self.inputs(conditional))
+        loc, log_scale = out[:, :size], jnp.clip(out[:, size : 2 * size], -2 * _WIDEST_GUESS, _WIDEST_GUESS)
+        factor = jax.vmap(jnp.diag)(jnp.exp(-log_scale))
+        if size > 1 and out.shape[1] > 2 * size:
+            below = jnp.zeros((out.shape[0], size, size)).at[:, *jnp.tril_indices(size, -1)].set(out[:, 2 * size :])
+            factor = (jnp.eye(size) + below) @ factor
+        return loc, factor
+
+
+class Neural(Kernel):
+    """A learned proposal for continuous sites, from the model's own factors; no network has to be written.
+
+    A network of the entries of the model's factors (values, data, other latents), pooled by the model's own plates into
+    the elements of the block, guesses a Gaussian for each element. `refine` Newton steps on the model's factors improve
+    the guess, and a second network corrects what a Gaussian at the mode misses: location, scale, skewness and tails. The
+    first draw pools observed sites instead where children have not been drawn.
+
+    `fit` gives these proposals to samplers that are built from the model. The networks are made when the sampler is
+    checked, from the shapes of the model; before training use `Laplace()`.
+
+    Args:
+        refine: Newton steps per update. With 0 the guess is the proposal, which is fastest.
+        width: Pooled statistics per factor.
+        hidden: Units in each hidden layer.
+        wide: The share of draws that are three times as wide, as in `Laplace`.
+
+    Examples:
+        >>> block = pg.Block("mu", proposal=pg.Neural(), move=pg.Metropolis())
+        >>> sampler = pg.APG(model, data={"x": "points"}, blocks=[block], example=instances[0])
+    """
+
+    from_model: ClassVar[bool] = True
+    takes_any_key: ClassVar[bool] = True
+    is_learned: ClassVar[bool] = True
+
+    refine: int = eqx.field(static=True, default=2)
+    width: int = eqx.field(static=True, default=16)
+    hidden: int = eqx.field(static=True, default=32)
+    wide: float = eqx.field(static=True, default=0.05)
+    update: Any = None
+    first: Any = None
+
+    def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
+        assert isinstance(conditional, BlockConditional)
+        guess, correction = self.first if conditional.initial else self.update
+        coordinates = Coordinates(conditional)
+        loc, factor = guess(conditional, coordinates.size)
+        if not (self.refine and _is_complete(conditional)):
+            return BoundGaussian(key, coordinates, loc, factor, self.wide)
+        refined = mode_and_precision(coordinates, self.refine, stop_gradient(loc))
+        refined = stop_gradient(refined)
+        features = stop_gradient(local_features(coordinates, *refined))
+        out = correction(features)
+        shape = Shape(*(0.5 * jnp.tanh(part) for part in jnp.split(out, 4, axis=-1)))
+        bound = BoundGaussian(key, coordinates, *refined, self.wide, shape)
+        return WithLesson(bound, BoundGaussian(key, coordinates, loc, factor, self.wide))
+
+    def prepared(self, key: PRNGKey, update: Sampled, first: Sampled | None) -> "Neural":
+        if self.update is not None:
+            return self
+        keys = jax.random.split(key, 2)
+        networks = self._networks(keys[0], update), None if first is None else self._networks(keys[1], first)
+        return eqx.tree_at(lambda k: (k.update, k.first), self, networks, is_leaf=lambda x: x is None)
+
+    def _networks(self, key: PRNGKey, sampled: Sampled) -> tuple[Guess, Any]:
+        key_entries, key_head, key_correction = jax.random.split(key, 3)
+        plan: dict[str, Any] = {}
+
+        def describe(conditional: BlockConditional) -> Any:
+            coordinates = Coordinates(conditional)
+            complete = _is_complete(conditional)
+            names = _children(conditional) if complete else _observed(conditional)
+            plan.update(
+                size=coordinates.size,
+                complete=complete,
+                names=names,
+                visible=visible(conditional),
+                levels={
+                    name: len(pooling_order(conditional, by_name(conditional.target.sites)[name])) for name in names
+                },
+            )
+            entries = {name: columns(conditional, name) for name in names}
+            masks = {name: entry_mask(conditional.target, name, value.shape[:-1]) for name, value in entries.items()}
+            hidden = {name: jnp.where(masks[name][..., None] > 0, value, jnp.nan) for name, value in entries.items()}
+            features = local_features(coordinates, *mode_and_precision(coordinates, 2)) if complete else jnp.zeros(0)
+            return hidden, features
+
+        entries, features = sampled(describe)
+        networks: dict[str, Any] = {}
+        for number, name in enumerate(plan["names"]):
+            samples = entries[name].reshape(-1, entries[name].shape[-1])
+            keys = jax.random.split(jax.random.fold_in(key_entries, number), max(plan["levels"][name], 1))
+            first = standardised(samples, self.width, self.hidden, 1, keys[0])
+            if plan["complete"]:
+                networks[name] = first
+            else:
+                later = [eqx.nn.MLP(self.width + 1, self.width, self.hidden, 1, activation=jax.nn.silu, key=k) for k in keys[1:]]
+                networks[name] = [first, *later]
+        statistics = ChildStatistics(networks) if plan["complete"] else DataStatistics(networks)
+        size = plan["size"]
+        outputs = 2 * size + (size * (size - 1) // 2 if size <= _MOST_FULL else 0)
+        blank = Guess(statistics, None, plan["visible"])  # pyright: ignore[reportArgumentType]
+        inputs = sampled(blank.inputs)
+        head = _starting_at_none(
+            standardised(inputs.reshape(-1, inputs.shape[-1]), outputs, 2 * self.hidden, 2, key_head)
+        )
+        correction = None
+        if plan["complete"]:
+            flat = features.reshape(-1, features.shape[-1])
+            correction = _starting_at_none(standardised(flat, 4 * size, self.hidden, 2, key_correction))
+        return eqx.tree_at(lambda guess: guess.head, blank, head, is_leaf=lambda x: x is None), correction
+
+
+class WithLesson(BoundKernel):
+    """A refined proposal, whose log-probability also trains the guess that it was refined from.
+
+    Newton's method erases its starting point, so the density of the result gives the guess no gradient. The guess learns
+    from the same values by its own density, which adds a gradient but nothing to the value.
+    """
+
+    def __init__(self, refined: BoundGaussian, guess: BoundGaussian):
+        self.refined, self.guess = refined, guess
+
+    def draw(self) -> tuple[Values, Elements]:
+        return self.refined.draw()
+
+    def score(self, values: Values) -> Elements:
+        lesson = self.guess.score(values)
+        return self.refined.score(values) + (lesson - stop_gradient(lesson))
+
+
+def _is_complete(conditional: BlockConditional) -> bool:
+    """Whether all factors that contain the block's sites exist."""
+    return len(conditional.factors) == len(touched(conditional.target.sites, conditional.names))
+
+
+def _children(conditional: BlockConditional) -> tuple[str, ...]:
+    return tuple(name for name in conditional.factors if name not in conditional.names)
+
+
+def _observed(conditional: BlockConditional) -> tuple[str, ...]:
+    return tuple(site.name for site in conditional.target.sites if site.observed)
+
+
+def _starting_at_none(network: Standardised) -> Standardised:
+    """The network with a last layer of zeros, which corrects nothing yet."""
+    last = network.network.layers[-1]
+    zeros = jax.tree.map(jnp.zeros_like, (last.weight, last.bias))
+    return eqx.tree_at(lambda n: (n.network.layers[-1].weight, n.network.layers[-1].bias), network, zeros)

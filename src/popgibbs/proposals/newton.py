@@ -1,0 +1,77 @@
+"""Newton's method on the factors of every element of a block at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from popgibbs.distributions.normals import floored_cholesky, solve_triangular
+from popgibbs.model import Coordinates
+
+_LEAST_PRECISION = 0.05  # in units of the prior: where the curvature is not positive, the Gaussian is this broad
+_DISTANCE = 1.5  # standard deviations from the mode at which the shape of a density is measured
+_LONGEST_STEP = 4.0  # of Newton's method, in prior scales
+
+
+def gradient_of(coordinates: Coordinates) -> Callable[[Array], Array]:
+    """The gradient of each element's log-density; elements are independent, so that of their sum holds them all."""
+    return jax.grad(lambda at: jnp.sum(coordinates.log_density(at)))
+
+
+def mode_and_precision(
+    coordinates: Coordinates, num_steps: int, start: Array | None = None
+) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
+    """The mode of each element's conditional, nearly, and the Cholesky factor of the precision there.
+
+    By default the search starts at the prior's centre. A start must depend neither on the block's old value nor on other
+    particles.
+    """
+    gradient = gradient_of(coordinates)
+
+    def factor_at(position: Array) -> Array:
+        def column(axis: Array) -> Array:
+            return jax.jvp(gradient, (position,), (jnp.broadcast_to(axis, position.shape),))[1]
+
+        hessian = jax.lax.map(column, jnp.eye(coordinates.size))  # a loop: unrolled, it takes minutes to compile
+        precision = -jnp.moveaxis(hessian, 0, -1)
+        precision = jnp.where(jnp.isfinite(precision), precision, 0.0)
+        return floored_cholesky(0.5 * (precision + jnp.swapaxes(precision, -1, -2)), _LEAST_PRECISION)
+
+    def newton(_: Any, position: Array) -> Array:
+        factor, slope = factor_at(position), gradient(position)
+        step = solve_triangular(factor, solve_triangular(factor, slope), transposed=True)
+        step *= jnp.minimum(1.0, _LONGEST_STEP / jnp.maximum(jnp.linalg.norm(step, axis=-1, keepdims=True), 1e-30))
+        step = jnp.where(jnp.isfinite(step), step, 0.0)
+        here = coordinates.log_density(position)
+        for _ in range(2):
+            worse = ~(coordinates.log_density(position + step) >= here - 1e-3)
+            step = jnp.where(worse[:, None], 0.3 * step, step)
+        return position + step
+
+    if start is None:
+        start = jnp.zeros((coordinates.num_elements, coordinates.size))
+    mode = jax.lax.fori_loop(0, num_steps, newton, start)
+    return mode, factor_at(mode)
+
+
+def local_features(
+    coordinates: Coordinates, loc: Float[Array, "element axis"], factor: Float[Array, "element axis axis"]
+) -> Float[Array, "element feature"]:
+    """What the density around a Gaussian looks like to one who corrects it: four numbers for each axis.
+
+    They are the location, the logarithm of the scale, and the gradient at one and a half standard deviations to either
+    side, along the axes in which the Gaussian is standard Normal: its odd and even part, zero for the Gaussian itself.
+    """
+    gradient = gradient_of(coordinates)
+
+    def along(axis: Array) -> tuple[Array, Array]:
+        step = _DISTANCE * solve_triangular(factor, jnp.broadcast_to(axis, loc.shape), transposed=True)
+        ahead, behind = (jnp.sum(gradient(loc + sign * step) * step, axis=-1) / _DISTANCE for sign in (1.0, -1.0))
+        return 0.5 * (ahead + behind), 0.5 * (ahead - behind) / _DISTANCE + 1.0
+
+    odd, even = jax.lax.map(along, jnp.eye(coordinates.size))
+    log_scale = -jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1))
+    features = jnp.concatenate([loc, log_scale, odd.T, even.T], axis=-1)
+    return jnp.where(jnp.isfinite(features), features, 0.0)
