@@ -487,7 +487,8 @@ class APG:
     def _templates(self, like: Any) -> list[Values]:
         """Instances from which simulated ones take their sizes and the arguments that no site observes."""
         if like is None:
-            assert self.built and self._example is not None  # `built` raises if the sampler has not seen an instance
+            if self._example is None:
+                raise ValueError("this sampler has not seen an instance; call check(example) first, or pass like=")
             templates = [self._example]
         else:
             templates = as_instances(like, self.axes)

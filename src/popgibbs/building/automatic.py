@@ -1,7 +1,7 @@
 """Blocks and proposals built from the model, for users who name neither."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -9,12 +9,11 @@ from typing import Any
 import jax
 from numpyro.distributions.transforms import biject_to
 
-from popgibbs._compiling import jit_once
+from popgibbs._compiling import initialised, jit_once
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.block_rules import shared_plates
 from popgibbs.model import (
     BlockConditional,
-    Conditional,
     Partition,
     Site,
     Target,
@@ -29,7 +28,7 @@ from popgibbs.model import (
     touched,
 )
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior, Sampled
+from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior
 from popgibbs.smc import Block, initial_plan
 
 _NUM_DRAWS = 64  # from the model, at which the scales of a network's inputs are measured
@@ -156,42 +155,35 @@ def check_sizes(block: Block, partition: Partition, target: Target) -> None:
 
 def prepared(blocks: tuple[Block, ...], target: Target, partitions: Sequence[Partition]) -> tuple[Block, ...]:
     """The blocks with networks that fit the model, for kernels that have any."""
-    first = dict(initial_plan(blocks))
-    return tuple(
-        _prepared(index, blocks, target, partitions[index], first.get(index))
-        if block.kernel is not None and block.kernel.is_learned
-        else block
-        for index, block in enumerate(blocks)
-    )
+    learned = [i for i, block in enumerate(blocks) if block.kernel is not None and block.kernel.is_learned]
+    if not learned:
+        return blocks
+    first, drawn_before, drawn = dict(initial_plan(blocks)), {}, ()
+    for index in range(len(blocks)):
+        drawn_before[index] = drawn
+        drawn += first.get(index, ())
+    facts: dict[tuple[int, bool], Any] = {}
 
+    def one(key: PRNGKey) -> Any:
+        arrays, latents = drawn_instance(target, key)
+        here, found = replace(target, data=replace(target.data, values=arrays)), {}
+        for index in learned:
+            block, partition = blocks[index], partitions[index]
+            conditionals = {False: condition(here, latents, block.sites, partition)}
+            if names := first.get(index):
+                given = {name: latents[name] for name in drawn_before[index]}
+                conditionals[True] = BlockConditional(here, partition, names=names, given=given, initial=True)
+            for initial, conditional in conditionals.items():
+                found[index, initial], facts[index, initial] = block.kernel.inputs(conditional)
+        return found
 
-def _prepared(
-    index: int, blocks: tuple[Block, ...], target: Target, partition: Partition, names: tuple[str, ...] | None
-) -> Block:
-    block, latent = blocks[index], latent_names(target.sites)
-    drawn = [name for i, fresh in initial_plan(blocks) if i < index for name in fresh]
+    samples = jax.device_get(jit_once(jax.vmap(one))(jax.random.split(jax.random.key(0), _NUM_DRAWS)))
 
-    def sampled(at: Callable[[Target, Values], Conditional]) -> Sampled:
-        def of(function: Callable[[Any], Any]) -> Any:
-            def one(key: PRNGKey) -> Any:
-                arrays, latents = drawn_instance(target, key)
-                drawn_target = replace(target, data=replace(target.data, values=arrays))
-                return function(at(drawn_target, {name: latents[name] for name in latent}))
+    def complete(index: int, block: Block) -> Block:
+        inputs = [(samples[at], facts[at]) if (at := (index, initial)) in facts else None for initial in (False, True)]
+        return block.changed(kernel=initialised(lambda key: block.kernel.prepared(key, *inputs), jax.random.key(index)))
 
-            return jit_once(jax.vmap(one))(jax.random.split(jax.random.key(index), _NUM_DRAWS))
-
-        return of
-
-    def update(target: Target, latents: Values) -> Conditional:
-        return condition(target, latents, block.sites, partition)
-
-    def first(target: Target, latents: Values) -> Conditional:
-        assert names is not None
-        given = {name: latents[name] for name in drawn}
-        return BlockConditional(target, partition, names=names, given=given, initial=True)
-
-    kernel = block.kernel.prepared(jax.random.key(index), sampled(update), sampled(first) if names else None)
-    return block.changed(kernel=kernel)
+    return tuple(complete(i, block) if i in learned else block for i, block in enumerate(blocks))
 
 
 def drawn_instance(target: Target, key: PRNGKey) -> tuple[Values, Values]:

@@ -64,30 +64,29 @@ def build(
     sites = sites_of(model, example)
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
-    automatic = is_automatic(blocks)
-    blocks = completed(blocks, target, learned=learned)
-    if bridge is None and first is None and automatic and not (learned and can_learn_first_draw(blocks)):
+    proposed = completed(blocks, target, learned=learned)
+    if bridge is None and first is None and is_automatic(blocks) and not (learned and can_learn_first_draw(proposed)):
         bridge = Bridge()
-    check_cover(sites, blocks)
-    check_models(blocks, target)
-    summed_out = {i: part for i, block in enumerate(blocks) if (part := finite_part(block, sites))}
-    judged = (*blocks, *summed_out.values())
+    check_cover(sites, proposed)
+    check_models(proposed, target)
+    summed_out = {i: part for i, block in enumerate(proposed) if (part := finite_part(block, sites))}
+    judged = (*proposed, *summed_out.values())
     candidates = tuple(candidate(block, target) for block in judged)
-    unprepared, blocks = blocks, prepared(blocks, target, candidates)
-    judged = (*blocks, *summed_out.values())
-    first_draws = {} if bridge else _first_draws(blocks, target, first)
-    updates = updates_of(blocks, target)
-    draws = [*first_draws, *checked(updates, blocks, target)]
-    weighed = [draw for draw in updates if is_weighed(blocks[draw.block])]
+    ready = prepared(proposed, target, candidates)
+    judged = (*ready, *summed_out.values())
+    first_draws = {} if bridge else _first_draws(ready, target, first)
+    updates = updates_of(ready, target)
+    draws = [*first_draws, *checked(updates, ready, target)]
+    weighed = [draw for draw in updates if is_weighed(ready[draw.block])]
 
     def before_running(jaxpr: Jaxpr) -> None:  # which could already hang
         if calls_lapack(jaxpr):
-            warn_of_waiting_calls(target, blocks, draws)
+            warn_of_waiting_calls(target, ready, draws)
 
     findings = measure(
         target, judged, candidates, draws, weighed, axes, can_pad=cannot_pad is None, traced=before_running
     )
-    raise_findings(findings, blocks)
+    raise_findings(findings, ready)
 
     partitions = [decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]
     for block, partition in zip(judged, partitions, strict=True):
@@ -95,10 +94,10 @@ def build(
         check_sizes(block, partition, target)
     summed = {
         i: Summed(part.sites, partition)
-        for (i, part), partition in zip(summed_out.items(), partitions[len(blocks) :], strict=True)
+        for (i, part), partition in zip(summed_out.items(), partitions[len(ready) :], strict=True)
     }
     if partitions != list(candidates):
-        blocks = prepared(unprepared, target, partitions)
+        ready = prepared(proposed, target, partitions)
     plans = [
         Plan(
             partition=partitions[i],
@@ -106,11 +105,11 @@ def build(
             summed=summed.get(i),
             proved=findings.proved.get(i, True),
         )
-        for i in range(len(blocks))
+        for i in range(len(ready))
     ]
     return BuiltSampler(
         model=model,
-        blocks=_with_moves(blocks, findings),
+        blocks=_with_moves(ready, findings),
         first=None if first is None else first.without_model(),
         sites=sites,
         plans=tuple(plans),
@@ -118,7 +117,7 @@ def build(
         ess_threshold=ess_threshold,
         small_example=is_small,
         bridge=bridge,
-        cannot_pad=cannot_pad or found_padding(findings, blocks) or (first.cannot_pad if first else None),
+        cannot_pad=cannot_pad or found_padding(findings, ready) or (first.cannot_pad if first else None),
     )
 
 

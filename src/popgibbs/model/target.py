@@ -32,12 +32,14 @@ class Target(eqx.Module):
     def log_probs(self, latents: Values, factors: Iterable[str] | None = None) -> LogProbs:
         """The named factors, by default all. The others are traced but never computed, because they are unused."""
         _, log_probs = evaluate(self.program, jax.random.key(0), latents)
-        wanted = [site.name for site in self.sites] if factors is None else factors
+        wanted = [site.name for site in self.sites] if factors is None else list(factors)
         sites = by_name(self.sites)
         if self.beta is not None:
             # A power of zero is one, also of a likelihood of zero.
             log_probs |= {
-                name: jnp.where(self.beta > 0, self.beta * log_probs[name], 0.0) for name in wanted if sites[name].observed
+                name: jnp.where(self.beta > 0, self.beta * log_probs[name], 0.0)
+                for name in wanted
+                if sites[name].observed
             }
         return masked({name: log_probs[name] for name in wanted}, sites, self.data.mask)
 

@@ -1,6 +1,6 @@
-"""Proposals, which draw and score the values of a block: users' programs, the prior, enumeration, Laplace's method, networks."""
+"""Proposals, which draw and score the values of a block: users' programs, or built from the model."""
 
-from popgibbs.proposals.base import BoundKernel, Kernel, Sampled, key_for, sites_at
+from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.neural import Neural
@@ -19,7 +19,6 @@ __all__ = [
     "Neural",
     "Prior",
     "Programmed",
-    "Sampled",
     "Shuffled",
     "sites_at",
 ]

@@ -18,9 +18,6 @@ from popgibbs._typing import Elements, LogProbs, PRNGKey, Values
 from popgibbs.model import AbstractSite, Conditional
 
 
-Sampled = Callable[[Callable[[Any], Any]], Any]
-
-
 class BoundKernel(ABC):
     """Abstract base of what `Kernel.bind` returns: a kernel at one key and one conditional.
 
@@ -112,11 +109,16 @@ class Kernel(eqx.Module):
             The bound kernel.
         """
 
-    def prepared(self, key: PRNGKey, update: "Sampled", first: "Sampled | None") -> "Kernel":
+    def inputs(self, conditional: Conditional) -> tuple[Any, Any]:
+        """What `prepared` needs to know of a conditional: arrays, and facts that are not arrays."""
+        del conditional
+        return None, None
+
+    def prepared(self, key: PRNGKey, update: tuple[Any, Any], first: tuple[Any, Any] | None) -> "Kernel":
         """The kernel with networks that fit the model, when a sampler is built; by default the kernel itself.
 
-        `update` maps a function of a conditional to its values at draws from the model, with a leading axis, for the
-        conditionals of updates; `first` for those of the first draw, if the block makes one.
+        `update` and `first` are the `inputs` of updates and of the first draw, if the block makes one. Their arrays are
+        at draws from the model, with a leading axis.
         """
         del key, update, first
         return self

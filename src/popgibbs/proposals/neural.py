@@ -1,5 +1,6 @@
 """A learned Gaussian per element, from neural sufficient statistics and Newton's method, as a proposal."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -9,41 +10,43 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.distributions.normals import solve_triangular
 from popgibbs.model import BlockConditional, Conditional, Coordinates, by_name, entry_mask, touched
-from popgibbs.proposals.base import BoundKernel, Kernel, Sampled
+from popgibbs.proposals.base import BoundKernel, Kernel
 from popgibbs.proposals.gaussian import BoundGaussian, Shape
 from popgibbs.proposals.newton import local_features, mode_and_precision
 from popgibbs.proposals.pooling import (
     ChildStatistics,
     DataStatistics,
-    Standardised,
+    Entries,
+    Scale,
     columns,
     given_columns,
+    measured,
+    network,
     pooling_order,
-    standardised,
+    through,
     visible,
 )
 
 _WIDEST_GUESS = 3.0  # log-scales are kept within it, so that an untrained network cannot overflow
+_LARGEST_FEATURE = 5.0
 _MOST_FULL = 8  # numbers in an element, up to which a guess has correlations
 
 
 class Guess(eqx.Module):
     """A Gaussian per element, in prior units, from statistics of the model's entries and from other latents."""
 
-    statistics: Any
-    head: Standardised
-    names: tuple[str, ...] = eqx.field(static=True)  # the latents that are inputs
-
-    def inputs(self, conditional: BlockConditional) -> Float[Array, "element input"]:
-        return jnp.concatenate([self.statistics(conditional), given_columns(conditional, self.names)], axis=-1)
+    statistics: ChildStatistics | DataStatistics
+    scale: Scale  # of the latents
+    head: eqx.nn.MLP
+    names: tuple[str, ...] = eqx.field(static=True)  # of the latents that are inputs
 
     def __call__(
         self, conditional: BlockConditional, size: int
     ) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
         """The location, and the factor of the precision."""
-        out = self.head(self.inputs(conditional))
+        latents = self.scale(given_columns(conditional, self.names))
+        out = through(self.head, jnp.concatenate([self.statistics(conditional), latents], axis=-1))
         loc, log_scale = out[:, :size], jnp.clip(out[:, size : 2 * size], -2 * _WIDEST_GUESS, _WIDEST_GUESS)
         factor = jax.vmap(jnp.diag)(jnp.exp(-log_scale))
         if size > 1 and out.shape[1] > 2 * size:
@@ -95,65 +98,62 @@ class Neural(Kernel):
         refined = mode_and_precision(coordinates, self.refine, stop_gradient(loc))
         refined = stop_gradient(refined)
         features = stop_gradient(local_features(coordinates, *refined))
-        out = correction(features)
+        out = through(correction, jnp.clip(features, -_LARGEST_FEATURE, _LARGEST_FEATURE))
         shape = Shape(*(0.5 * jnp.tanh(part) for part in jnp.split(out, 4, axis=-1)))
         bound = BoundGaussian(key, coordinates, *refined, self.wide, shape)
         return WithLesson(bound, BoundGaussian(key, coordinates, loc, factor, self.wide))
 
-    def prepared(self, key: PRNGKey, update: Sampled, first: Sampled | None) -> "Neural":
+    def inputs(self, conditional: Conditional) -> tuple[Any, Any]:
+        assert isinstance(conditional, BlockConditional)
+        sites, complete = by_name(conditional.target.sites), _is_complete(conditional)
+        names = _children(conditional) if complete else _observed(conditional)
+        plan = Plan(
+            size=Coordinates(conditional).size,
+            complete=complete,
+            visible=visible(conditional),
+            levels={name: len(pooling_order(conditional, sites[name])) for name in names},
+        )
+        entries = {name: columns(conditional, name) for name in names}
+        masks = {name: entry_mask(conditional.target, name, value.shape[:-1]) for name, value in entries.items()}
+        real = {name: jnp.where(masks[name][..., None] > 0, value, jnp.nan) for name, value in entries.items()}
+        return (real, given_columns(conditional, plan.visible)), plan
+
+    def prepared(self, key: PRNGKey, update: tuple[Any, Any], first: tuple[Any, Any] | None) -> "Neural":
         if self.update is not None:
             return self
-        keys = jax.random.split(key, 2)
-        networks = self._networks(keys[0], update), None if first is None else self._networks(keys[1], first)
+        key_update, key_first = jax.random.split(key)
+        networks = self._networks(key_update, *update), None if first is None else self._networks(key_first, *first)
         return eqx.tree_at(lambda k: (k.update, k.first), self, networks, is_leaf=lambda x: x is None)
 
-    def _networks(self, key: PRNGKey, sampled: Sampled) -> tuple[Guess, Any]:
+    def _networks(self, key: PRNGKey, samples: Any, plan: "Plan") -> tuple[Guess, Any]:
+        entries, given = samples
         key_entries, key_head, key_correction = jax.random.split(key, 3)
-        plan: dict[str, Any] = {}
-
-        def describe(conditional: BlockConditional) -> Any:
-            coordinates = Coordinates(conditional)
-            complete = _is_complete(conditional)
-            names = _children(conditional) if complete else _observed(conditional)
-            plan.update(
-                size=coordinates.size,
-                complete=complete,
-                names=names,
-                visible=visible(conditional),
-                levels={
-                    name: len(pooling_order(conditional, by_name(conditional.target.sites)[name])) for name in names
-                },
-            )
-            entries = {name: columns(conditional, name) for name in names}
-            masks = {name: entry_mask(conditional.target, name, value.shape[:-1]) for name, value in entries.items()}
-            hidden = {name: jnp.where(masks[name][..., None] > 0, value, jnp.nan) for name, value in entries.items()}
-            features = local_features(coordinates, *mode_and_precision(coordinates, 2)) if complete else jnp.zeros(0)
-            return hidden, features
-
-        entries, features = sampled(describe)
-        networks: dict[str, Any] = {}
-        for number, name in enumerate(plan["names"]):
-            samples = entries[name].reshape(-1, entries[name].shape[-1])
-            keys = jax.random.split(jax.random.fold_in(key_entries, number), max(plan["levels"][name], 1))
-            first = standardised(samples, self.width, self.hidden, 1, keys[0])
-            if plan["complete"]:
-                networks[name] = first
-            else:
-                later = [eqx.nn.MLP(self.width + 1, self.width, self.hidden, 1, activation=jax.nn.silu, key=k) for k in keys[1:]]
-                networks[name] = [first, *later]
-        statistics = ChildStatistics(networks) if plan["complete"] else DataStatistics(networks)
-        size = plan["size"]
+        size, networks, num_pooled = plan.size, {}, 0
+        for number, (name, levels) in enumerate(plan.levels.items()):
+            keys = jax.random.split(jax.random.fold_in(key_entries, number), max(levels, 1))
+            base = Entries(measured(entries[name]), network(entries[name].shape[-1], self.width, self.hidden, 1, keys[0]))
+            later = [network(self.width + 1, self.width, self.hidden, 1, k) for k in keys[1:]]
+            networks[name] = base if plan.complete else (base, later)
+            num_pooled += self.width + (1 if plan.complete or levels else 0)
         outputs = 2 * size + (size * (size - 1) // 2 if size <= _MOST_FULL else 0)
-        blank = Guess(statistics, None, plan["visible"])  # pyright: ignore[reportArgumentType]
-        inputs = sampled(blank.inputs)
-        head = _starting_at_none(
-            standardised(inputs.reshape(-1, inputs.shape[-1]), outputs, 2 * self.hidden, 2, key_head)
+        guess = Guess(
+            ChildStatistics(networks) if plan.complete else DataStatistics(networks),
+            measured(given),
+            _starting_at_none(network(num_pooled + given.shape[-1], outputs, 2 * self.hidden, 2, key_head)),
+            plan.visible,
         )
-        correction = None
-        if plan["complete"]:
-            flat = features.reshape(-1, features.shape[-1])
-            correction = _starting_at_none(standardised(flat, 4 * size, self.hidden, 2, key_correction))
-        return eqx.tree_at(lambda guess: guess.head, blank, head, is_leaf=lambda x: x is None), correction
+        correction = _starting_at_none(network(4 * size, 4 * size, self.hidden, 2, key_correction))
+        return guess, correction if plan.complete else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The facts about a conditional that decide about its networks."""
+
+    size: int  # numbers in an element
+    complete: bool  # whether all factors that contain the block's sites exist
+    visible: tuple[str, ...]  # the latents that are inputs
+    levels: dict[str, int]  # by pooled factor, the number of plates that are pooled
 
 
 class WithLesson(BoundKernel):
@@ -187,8 +187,8 @@ def _observed(conditional: BlockConditional) -> tuple[str, ...]:
     return tuple(site.name for site in conditional.target.sites if site.observed)
 
 
-def _starting_at_none(network: Standardised) -> Standardised:
+def _starting_at_none(network: eqx.nn.MLP) -> eqx.nn.MLP:
     """The network with a last layer of zeros, which corrects nothing yet."""
-    last = network.network.layers[-1]
+    last = network.layers[-1]
     zeros = jax.tree.map(jnp.zeros_like, (last.weight, last.bias))
-    return eqx.tree_at(lambda n: (n.network.layers[-1].weight, n.network.layers[-1].bias), network, zeros)
+    return eqx.tree_at(lambda n: (n.layers[-1].weight, n.layers[-1].bias), network, zeros)

@@ -6,11 +6,12 @@ log-probabilities are. The first draw, when some of these do not exist yet, pool
 one plate after another.
 """
 
-from typing import Any
+import warnings
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
@@ -21,28 +22,45 @@ from popgibbs.statistics import pointwise
 _LARGEST = 30.0  # standardised inputs beyond it are cut off, because networks have not seen them
 
 
-class Standardised(eqx.Module):
-    """A network whose inputs are centred and scaled by numbers that were measured once and are not trained."""
+class Scale(eqx.Module):
+    """The centre and spread of a network's inputs, which are measured once and not trained."""
 
     centre: Array
-    scale: Array
+    spread: Array
+
+    def __call__(self, inputs: Float[Array, "*batch column"]) -> Float[Array, "*batch column"]:
+        """The inputs on a common scale, linear in the bulk and logarithmic in the tails."""
+        scaled = (inputs - stop_gradient(self.centre)) / stop_gradient(self.spread)
+        return jnp.clip(1.5 * jnp.sign(scaled) * jnp.log1p(jnp.abs(scaled)), -_LARGEST, _LARGEST)
+
+
+def measured(samples: np.ndarray) -> Scale:
+    """The scale of samples whose last axis are the inputs; NaN is left out."""
+    flat = samples.reshape(int(np.prod(samples.shape[:-1])), samples.shape[-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of columns that hold nothing but NaN
+        centre = np.nan_to_num(np.nanmedian(flat, axis=0))
+        spread = np.nan_to_num(np.nanmean(np.minimum(np.abs(flat - centre), 1e6), axis=0))
+    return Scale(jnp.asarray(centre), jnp.asarray(np.where(spread > 1e-6, spread, 1.0)))
+
+
+def network(num_inputs: int, num_outputs: int, hidden: int, depth: int, key: PRNGKey) -> eqx.nn.MLP:
+    return eqx.nn.MLP(num_inputs, num_outputs, hidden, depth, activation=jax.nn.silu, key=key)
+
+
+class Entries(eqx.Module):
+    """A network of the entries of a factor."""
+
+    scale: Scale
     network: eqx.nn.MLP
 
-    def __call__(self, inputs: Float[Array, "*batch column"]) -> Float[Array, "*batch out"]:
-        scaled = (inputs - stop_gradient(self.centre)) / stop_gradient(self.scale)
-        # Linear in the bulk, logarithmic in the tails.
-        squashed = jnp.clip(jnp.sign(scaled) * jnp.log1p(jnp.abs(scaled)) * 1.5, -_LARGEST, _LARGEST)
-        rows = pointwise(self.network, squashed.reshape(-1, squashed.shape[-1]))
-        return rows.reshape(*squashed.shape[:-1], -1)
+    def __call__(self, conditional: BlockConditional, name: str) -> Float[Array, "*batch statistic"]:
+        return through(self.network, self.scale(columns(conditional, name)))
 
 
-def standardised(samples: Float[Array, "sample column"], num_outputs: int, hidden: int, depth: int, key: PRNGKey) -> Any:
-    """A network for inputs that are distributed like the samples."""
-    finite = jnp.where(jnp.isfinite(samples), samples, jnp.nan)
-    centre = jnp.nan_to_num(jnp.nanmedian(finite, axis=0))
-    spread = jnp.nan_to_num(jnp.nanmean(jnp.abs(finite - centre), axis=0))
-    network = eqx.nn.MLP(samples.shape[1], num_outputs, hidden, depth, activation=jax.nn.silu, key=key)
-    return Standardised(centre, jnp.where(spread > 1e-6, spread, 1.0), network)
+def through(network: eqx.nn.MLP, values: Float[Array, "*batch column"]) -> Float[Array, "*batch out"]:
+    """A network applied along the last axis."""
+    return pointwise(network, values.reshape(-1, values.shape[-1])).reshape(*values.shape[:-1], -1)
 
 
 def columns(conditional: BlockConditional, name: str) -> Float[Array, "*batch column"]:
@@ -106,18 +124,18 @@ def _laid(conditional: BlockConditional, parent: Site, site: Site, shape: tuple[
 class ChildStatistics(eqx.Module):
     """Pooled statistics of the entries of all factors that contain the block's sites."""
 
-    networks: dict[str, Standardised]
+    networks: dict[str, Entries]
 
     def __call__(self, conditional: BlockConditional) -> Float[Array, "element statistic"]:
         pooled = [_pooled(conditional, name, network) for name, network in self.networks.items()]
         return jnp.concatenate(pooled, axis=-1) if pooled else jnp.zeros((conditional.real.shape[0], 0))
 
 
-def _pooled(conditional: BlockConditional, name: str, network: Standardised) -> Float[Array, "element statistic"]:
+def _pooled(conditional: BlockConditional, name: str, network: Entries) -> Float[Array, "element statistic"]:
     def summed(entries: Array) -> Array:
         return conditional.reduce(conditional.mask({name: entries}))
 
-    statistics = network(columns(conditional, name))
+    statistics = network(conditional, name)
     total = jax.vmap(summed, in_axes=-1, out_axes=-1)(statistics)
     count = summed(jnp.ones(statistics.shape[:-1]))[:, None]
     return jnp.concatenate([total / jnp.maximum(count, 1.0), jnp.log1p(count)], axis=-1)
@@ -126,25 +144,25 @@ def _pooled(conditional: BlockConditional, name: str, network: Standardised) -> 
 class DataStatistics(eqx.Module):
     """Pooled statistics of observed sites, for a first draw: one network per plate that is pooled."""
 
-    networks: dict[str, list[Standardised | eqx.nn.MLP]]
+    networks: dict[str, tuple[Entries, list[eqx.nn.MLP]]]
 
     def __call__(self, conditional: BlockConditional) -> Float[Array, "element statistic"]:
         parts = [self._pooled(conditional, name, networks) for name, networks in self.networks.items()]
         return jnp.concatenate(parts, axis=-1) if parts else jnp.zeros((conditional.real.shape[0], 0))
 
-    def _pooled(self, conditional: BlockConditional, name: str, networks: list[Any]) -> Array:
+    def _pooled(self, conditional: BlockConditional, name: str, networks: tuple[Entries, list[eqx.nn.MLP]]) -> Array:
         site = by_name(conditional.target.sites)[name]
-        statistics = networks[0](columns(conditional, name))
+        statistics = networks[0](conditional, name)
         axes = dict(site.plates)  # of what is left, counted from the right of the batch shape
         weights = entry_mask(conditional.target, name, statistics.shape[:-1])
-        for plate, network in zip(pooling_order(conditional, site), [*networks[1:], None], strict=True):
+        for plate, network in zip(pooling_order(conditional, site), [*networks[1], None], strict=True):
             axis = axes.pop(plate) + statistics.ndim - 1
             count = jnp.sum(weights, axis=axis, keepdims=True)
             mean = jnp.sum(statistics * weights[..., None], axis=axis, keepdims=True) / jnp.maximum(count, 1.0)[..., None]
             statistics = jnp.concatenate([mean, jnp.log1p(count)[..., None]], axis=-1)
             weights = jnp.where(count > 0, 1.0, 0.0)
             if network is not None:
-                statistics = _rows(network, statistics)
+                statistics = through(network, statistics)
         return _by_element(conditional, site, statistics)
 
 
@@ -158,10 +176,6 @@ def pooling_order(conditional: BlockConditional, site: Site) -> list[str]:
     return sorted((plate for plate, _ in site.plates if plate not in kept), key=num_latents)
 
 
-def _rows(network: eqx.nn.MLP, values: Array) -> Array:
-    return pointwise(network, values.reshape(-1, values.shape[-1])).reshape(*values.shape[:-1], -1)
-
-
 def _by_element(conditional: BlockConditional, site: Site, statistics: Array) -> Float[Array, "element statistic"]:
     """Statistics whose pooled axes have size one, in the order of the block's elements."""
     partition, sizes = conditional.partition, conditional.target.plate_sizes
@@ -171,9 +185,7 @@ def _by_element(conditional: BlockConditional, site: Site, statistics: Array) ->
     moved = moved.reshape(*moved.shape[: len(present)], moved.shape[-1])
     shape = partition.shape(sizes)
     laid = iter(range(len(present)))
-    expanded = moved.reshape(
-        *(moved.shape[next(laid)] if axis is not None else 1 for axis in axes), moved.shape[-1]
-    )
+    expanded = moved.reshape(*(moved.shape[next(laid)] if axis is not None else 1 for axis in axes), moved.shape[-1])
     return jnp.broadcast_to(expanded, (*shape, moved.shape[-1])).reshape(-1, moved.shape[-1])
 
 
@@ -193,7 +205,5 @@ def visible(conditional: BlockConditional) -> tuple[str, ...]:
     plates, sites = set(conditional.partition.plates), by_name(conditional.target.sites)
     by = conditional.partition.assigned_by
     return tuple(
-        name
-        for name in conditional.given
-        if set(dict(sites[name].plates)) <= plates and (by is None or name != by.name)
+        name for name in conditional.given if set(dict(sites[name].plates)) <= plates and (by is None or name != by.name)
     )

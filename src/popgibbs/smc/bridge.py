@@ -2,30 +2,26 @@
 
     z ~ p(z),  w = 1
     for t = 1, ..., T:
-        z'_b ~ q_t(z_b | x, z_-b)
-        w = w p_t(x, z'_b, z_-b) q_{t−1}(z_b | x, z_-b) / (p_{t−1}(x, z_b, z_-b) q_t(z'_b | x, z_-b))
-        z_b = z'_b
-        z, w = sweep(z, w) for the target p_t(x, z) = p(z) p(x | z)^β_t, unless t = T
+        w = w p(x | z)^(β_t − β_{t−1})
+        z, w = sweep(z, w) for the target p(z) p(x | z)^β_t, unless t = T
 
-with 0 = β_0 < ... < β_T = 1. Each sweep leaves its tempered target as it is, so the mean weight stays an unbiased estimate
-of the evidence. The temperatures depend on nothing that was drawn. Block b is the one with the most elements. Where q_t is
-its exact conditional, the weight is the ratio of the targets with z_b summed out: data points bring no noise to it.
-Without such a block the weight is p(x | z)^(β_t − β_{t−1}), as in annealed importance sampling.
+with 0 = β_0 < ... < β_T = 1. Each sweep leaves its tempered target as it is, so the mean weight stays an unbiased
+estimate of the evidence (annealed importance sampling, with resampling). The temperatures depend on nothing that was
+drawn.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from popgibbs._arguments import whole_number
-from popgibbs._random import standard
 from popgibbs._typing import PRNGKey, Values
 from popgibbs.data import Data
 from popgibbs.model import Particle, evaluate, latent_names
+from popgibbs.moves import log_ratio
 from popgibbs.smc.events import Event, Terms, weighted_log_p
 from popgibbs.smc.population import Population
 from popgibbs.smc.weights import ess_fraction, normalise
@@ -35,7 +31,7 @@ _POWER = 4.0  # of the temperatures: small steps where the prior meets the likel
 
 @dataclass(frozen=True)
 class Bridge:
-    """A first draw that begins at the prior and anneals the likelihood, one sweep of the sampler's blocks per temperature.
+    """A first draw that begins at the prior and anneals the likelihood, with one sweep of the blocks per temperature.
 
         z ~ p(z),    w = Π_t p(x | z)^(β_t − β_{t−1}),    β_t = (t/T)⁴
 
@@ -96,37 +92,18 @@ def from_prior(key: PRNGKey, sampler: Any, data: Data, num_particles: int) -> Po
     )
 
 
-def anneal(
-    key: PRNGKey, sampler: Any, data: Data, population: Population, before: Array, after: Array
-) -> Population:
-    """Move a population from the target at one power of the likelihood to the target at another."""
-    old, new = tempered(sampler, before), tempered(sampler, after)
-    target = new.target(data)
-    chosen = absorbing(sampler)
+def anneal(sampler: Any, data: Data, population: Population, before: Array, after: Array) -> Population:
+    """Multiply the weights by p(x | z)^(after − before); the particles carry the factors of the new target."""
+    latents = population.particles.latents
+    old, new = (jax.vmap(tempered(sampler, beta).target(data).log_probs)(latents) for beta in (before, after))
+    observed = [site.name for site in sampler.sites if site.observed]
 
-    def one(key: PRNGKey, particle: Particle) -> tuple[Particle, Array]:
-        latents = particle.latents
-        log_v = -old.target(data).log_joint(latents)
-        if chosen is not None:
-            block = sampler.blocks[chosen]
+    def gain(name: str) -> Array:
+        both = jnp.stack([new[name], old[name]]).reshape(2, population.log_weights.shape[0], -1)
+        return jnp.sum(log_ratio(both[0], both[1]), axis=-1)
 
-            def bound(at: Any) -> Any:
-                return block.kernel.bind(standard(key), block.conditional(at.context(chosen, data), latents))
-
-            values, log_q = bound(new).draw()
-            log_v += jnp.sum(bound(old).score({name: latents[name] for name in block.sites})) - jnp.sum(log_q)
-            latents = {**latents, **values}
-        moved = Particle(latents, target.log_probs(latents))
-        return moved, log_v + moved.log_joint
-
-    keys = jax.random.split(key, population.log_weights.shape[0])
-    return population.weigh(*jax.vmap(one)(keys, population.particles))
-
-
-def absorbing(sampler: Any) -> int | None:
-    """The block with exact draws, of several elements, that is redrawn whenever the temperature changes."""
-    found = [index for index, block in enumerate(sampler.blocks) if block.kernel is not None and block.kernel.is_exact]
-    return found[-1] if found else None
+    log_v = sum((gain(name) for name in observed), start=jnp.zeros(population.log_weights.shape))
+    return population.weigh(Particle(latents, new), log_v)
 
 
 def tempered(sampler: Any, beta: Array) -> Any:

@@ -42,7 +42,7 @@ class BuiltSampler(eqx.Module):
 
     @property
     def with_constant_model(self) -> "BuiltSampler":
-        """The sampler as log q sees it: θ gets no gradient from proposals, also from those that are built from the model."""
+        """The sampler as log q sees it: θ gets no gradient from proposals, not even from those built from the model."""
         return replace(self, model=constant(self.model))
 
     def without_model(self) -> "BuiltSampler":

@@ -141,9 +141,9 @@ def _cross(
     arrays, static = eqx.partition(sampler, eqx.is_array)
 
     def heated(sampler: BuiltSampler, data: Data, step: Array, population: Population) -> Population:
-        key = fold_in_rows(fold_in_rows(keys, 2), step)
-        temperatures = bridge.beta(step - 1), bridge.beta(step)
-        return over_rows(anneal, 0, None, 0, 0, None, None)(key, sampler, data, population, *temperatures)
+        return over_rows(anneal, None, 0, 0, None, None)(
+            sampler, data, population, bridge.beta(step - 1), bridge.beta(step)
+        )
 
     def one(step: Array, population: Population) -> Population:
         # The barrier is that of `_sweeps`.

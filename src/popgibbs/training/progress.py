@@ -53,8 +53,9 @@ def training_progress(
 
         def tracker(step: int, metrics: Mapping[str, Any]) -> None:
             sampled = not isnan(metrics["ess"][0])  # otherwise the run learns from pairs, and only acceptance is known
-            what, shown = (f"ESS/{num_particles}", "ess") if sampled else ("acceptance", "acceptance")
-            by_block = " ".join(f"{label} {value:.{1 if sampled else 2}f}" for label, value in zip(labels, metrics[shown], strict=True))
+            what, shown, digits = (f"ESS/{num_particles}", "ess", 1) if sampled else ("acceptance", "acceptance", 2)
+            pairs = zip(labels, metrics[shown], strict=True)
+            by_block = " ".join(f"{label} {value:.{digits}f}" for label, value in pairs)
             numbers = f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · {what} {by_block}"
             if metrics["beta"] < 1:
                 numbers += f" · β {metrics['beta']:.4f}"
