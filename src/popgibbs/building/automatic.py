@@ -28,8 +28,8 @@ from popgibbs.model import (
     touched,
 )
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior
-from popgibbs.smc import Block, initial_plan
+from popgibbs.proposals import Components, Enumerated, Kernel, Laplace, Neural, Prior
+from popgibbs.smc import Block, BuiltSampler, Plan, initial_plan, systematic
 
 _NUM_DRAWS = 64  # from the model, at which the scales of a network's inputs are measured
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
@@ -50,9 +50,41 @@ def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
     return blocks is None or all(block.is_automatic for block in blocks)
 
 
-def can_learn_first_draw(blocks: tuple[Block, ...]) -> bool:
-    """Whether networks can make the first draw: components start alike, and no pooled statistic tells them apart."""
-    return not any(block.assigned_by for block in blocks)
+def has_components(blocks: tuple[Block, ...]) -> bool:
+    """Whether a block's sites are components: they start alike, and no statistic of all data tells them apart."""
+    return any(block.assigned_by for block in blocks)
+
+
+def component_draw(blocks: tuple[Block, ...], plans: Sequence[Plan], target: Target) -> BuiltSampler | None:
+    """A sampler whose first draw finds components by EM, for models with one assignment and no other discrete site."""
+    sites = by_name(target.sites)
+    named = {block.assigned_by for block in blocks if block.assigned_by}
+    discrete = [name for name in latent_names(target.sites) if sites[name].discrete]
+    if len(named) != 1 or discrete != list(named):
+        return None
+    (by,) = named
+    (plate,) = {block_plate for block in blocks if block.assigned_by for block_plate in _component_plates(block, sites)}
+    if any(sites[name].axis(p) is None for name in touched(target.sites, [by]) for p, _ in sites[by].plates):
+        return None
+    continuous = tuple(name for name in latent_names(target.sites) if name != by)
+    whole = Partition(target.sites)
+    place = next(index for index, block in enumerate(blocks) if by in block.sites)
+    return BuiltSampler(
+        model=None,
+        blocks=(
+            Block(*continuous, proposal=Components(by, plate), move=Metropolis(), name="components"),
+            blocks[place],
+        ),
+        first=None,
+        sites=target.sites,
+        plans=(Plan(partition=whole, first_partition=whole, summed=None, proved=True), plans[place]),
+        resampler=systematic,
+        ess_threshold=1.0,
+    )
+
+
+def _component_plates(block: Block, sites: dict[str, Site]) -> tuple[str, ...]:
+    return shared_plates([sites[name] for name in block.sites])
 
 
 def _completed(block: Block, target: Target, learned: bool) -> Block:
@@ -158,7 +190,8 @@ def prepared(blocks: tuple[Block, ...], target: Target, partitions: Sequence[Par
     learned = [i for i, block in enumerate(blocks) if block.kernel is not None and block.kernel.is_learned]
     if not learned:
         return blocks
-    first, drawn_before, drawn = dict(initial_plan(blocks)), {}, ()
+    # Networks do not make the first draw of components.
+    first, drawn_before, drawn = {} if has_components(blocks) else dict(initial_plan(blocks)), {}, ()
     for index in range(len(blocks)):
         drawn_before[index] = drawn
         drawn += first.get(index, ())

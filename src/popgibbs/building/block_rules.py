@@ -99,7 +99,7 @@ def candidate(block: Block, target: Target) -> Partition:
         raise ValueError(
             f"block '{block.name}': {type(block.kernel).__name__} needs finite discrete sites; {endless} are not"
         )
-    if not block.splits:
+    if not (block.splits and block.kernel.splits):
         return Partition(target.sites)
     if block.assigned_by:
         return _by_component(block, target)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 
 from popgibbs._typing import Resampler, Values
-from popgibbs.building.automatic import can_learn_first_draw, check_sizes, completed, is_automatic, prepared
+from popgibbs.building.automatic import check_sizes, completed, component_draw, has_components, is_automatic, prepared
 from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
 from popgibbs.building.data_rules import (
     MIN_SIZE,
@@ -65,7 +65,8 @@ def build(
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
     proposed = completed(blocks, target, learned=learned)
-    if bridge is None and first is None and is_automatic(blocks) and not (learned and can_learn_first_draw(proposed)):
+    chooses_first = bridge is None and first is None and is_automatic(blocks)
+    if chooses_first and not (learned and not has_components(proposed)):
         bridge = Bridge()
     check_cover(sites, proposed)
     check_models(proposed, target)
@@ -107,6 +108,8 @@ def build(
         )
         for i in range(len(ready))
     ]
+    if chooses_first and has_components(ready) and (found := component_draw(ready, plans, target)):
+        first, bridge = found, None
     return BuiltSampler(
         model=model,
         blocks=_with_moves(ready, findings),

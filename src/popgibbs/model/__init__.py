@@ -18,8 +18,10 @@ from popgibbs.model.program import (
     raw_sites,
     simulate,
     simulates,
+    typical_sites,
     unconstrain,
 )
+from popgibbs.model.soft import SoftConditional, responsibilities
 from popgibbs.model.state_space import StateSpaceModel, one_event
 from popgibbs.model.steps import INTO_NEXT, Neighbour, StepConditional, StepSequence, shifted
 from popgibbs.model.target import Target, by_name, constant, entry_mask, latent_names, total, touched, undrawn
@@ -48,10 +50,12 @@ __all__ = [
     "Program",
     "ProposalData",
     "raw_sites",
+    "responsibilities",
     "shifted",
     "simulate",
     "simulates",
     "Site",
+    "SoftConditional",
     "StateSpaceModel",
     "StepConditional",
     "StepSequence",
@@ -60,6 +64,7 @@ __all__ = [
     "total",
     "touched",
     "TRACING",
+    "typical_sites",
     "unconstrain",
     "undrawn",
 ]

@@ -14,7 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from numpyro import handlers
-from numpyro.distributions import Cauchy, ExpandedDistribution, HalfCauchy, Independent, MaskedDistribution
+from numpyro.distributions import (
+    CategoricalLogits,
+    CategoricalProbs,
+    Cauchy,
+    ExpandedDistribution,
+    HalfCauchy,
+    Independent,
+    MaskedDistribution,
+    constraints,
+)
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.util import compute_log_probs
 from numpyro.ops.provenance import eval_provenance
@@ -88,6 +97,8 @@ class Site:
     event_dim: int
     discrete: bool
     support: tuple[int, ...] | None  # the values of a finite discrete site
+    simplex: bool  # whether a value is a vector of shares
+    categorical: bool  # whether values are labels, whose distances mean nothing
     parents: frozenset[str]  # other latents that its log-probabilities depend on
     arguments: frozenset[str]  # data arguments that they depend on
     bounded_by: frozenset[str]  # latents that its support depends on
@@ -256,10 +267,16 @@ def centre_and_scale(distribution: Any, bijection: Any) -> tuple[jax.Array, jax.
     return centre, scale
 
 
+def _base(distribution: Any) -> Any:
+    """The distribution behind batch and event axes, and masks."""
+    while isinstance(distribution, Independent | ExpandedDistribution | MaskedDistribution):
+        distribution = distribution.base_dist
+    return distribution
+
+
 def _quantiles(distribution: Any) -> tuple[Any, Any]:
     """The median and the 84% quantile, if they have a closed form."""
-    while isinstance(distribution, Independent | ExpandedDistribution):
-        distribution = distribution.base_dist
+    distribution = _base(distribution)
     if not isinstance(distribution, _WITH_QUANTILES) or distribution.event_dim:
         return None, None
     return distribution.icdf(0.5), distribution.icdf(0.84)
@@ -375,6 +392,8 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
                     event_dim=site["fn"].event_dim,
                     discrete=bool(site["fn"].is_discrete),
                     support=None if observed else finite_support(site["fn"]),
+                    simplex=site["fn"].support is constraints.simplex,
+                    categorical=isinstance(_base(site["fn"]), CategoricalLogits | CategoricalProbs),
                     parents=frozenset(),
                     arguments=frozenset(),
                     bounded_by=frozenset(),

@@ -1,6 +1,7 @@
 """Proposals, which draw and score the values of a block: users' programs, or built from the model."""
 
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
+from popgibbs.proposals.components import Components
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.neural import Neural
@@ -11,6 +12,7 @@ from popgibbs.proposals.relabelling import Shuffled, log_average_over_labellings
 __all__ = [
     "as_kernel",
     "BoundKernel",
+    "Components",
     "Enumerated",
     "Kernel",
     "key_for",

@@ -1,0 +1,201 @@
+"""The first draw of a mixture: seeds among the data, a few rounds of EM by Newton's method, a Gaussian for every site.
+
+    s ~ k-means++ among the entries of the assigned sites                     the randomness inside the proposal
+    repeat:  z_b = argmax Q_b(z_b) for every continuous site,  r = p(c | x, z)
+    z_b ~ Normal(mode of Q_b, inflated curvature),  components shuffled
+
+Q is the expected log joint under the responsibilities r (`model/soft.py`). It is the model's own, so this holds for any
+likelihood and needs no training. Whatever the seeds, the proposal reaches all values, so its weights are exact.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float, Int
+
+from popgibbs._random import standard
+from popgibbs._typing import Elements, PRNGKey, Values
+from popgibbs.model import (
+    BlockConditional,
+    Conditional,
+    Coordinates,
+    Partition,
+    SoftConditional,
+    by_name,
+    entry_mask,
+    responsibilities,
+    touched,
+    typical_sites,
+)
+from popgibbs.proposals.base import BoundKernel, Kernel
+from popgibbs.proposals.gaussian import BoundGaussian
+from popgibbs.proposals.newton import mode_and_precision
+from popgibbs.proposals.relabelling import log_average_over_labellings
+from popgibbs.statistics import spread_points
+
+_STEPS = 2  # of Newton's method in every round
+_INFLATED = 1.15  # standard deviations, because the expected log joint ignores what the assignments do not tell
+
+
+class Components(Kernel):
+    """The first draw of all continuous sites of a model with components and an assignment."""
+
+    from_model: ClassVar[bool] = True
+    takes_any_key: ClassVar[bool] = True
+    splits: ClassVar[bool] = False
+
+    by: str = eqx.field(static=True)  # the assignment
+    plate: str = eqx.field(static=True)  # of the components
+    rounds: int = eqx.field(static=True, default=5)
+    empty: float = eqx.field(static=True, default=0.15)  # how often one component begins, and stays, without data
+
+    def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundComponents":
+        assert isinstance(conditional, BlockConditional)
+        key_seeds, key_draw, key_order = jax.random.split(standard(key), 3)
+        sites = by_name(conditional.target.sites)
+        inside = tuple(name for name in conditional.names if sites[name].axis(self.plate) is not None)
+        groups = [inside, *((name,) for name in conditional.names if name not in inside)]
+        em = _EM(conditional, self.by, self.plate, groups)
+        state = em.run(key_seeds, self.rounds, self.empty)
+        keys = jax.random.split(key_draw, len(groups))
+        bound = [em.gaussian(k, group, *state) for k, group in zip(keys, groups, strict=True)]
+        order = jax.random.permutation(key_order, conditional.target.plate_sizes[self.plate])
+        return BoundComponents(conditional, bound, groups, self.plate, order)
+
+
+@dataclass(frozen=True)
+class _EM:
+    """Rounds of EM for one particle."""
+
+    conditional: BlockConditional
+    by: str
+    plate: str
+    groups: list[tuple[str, ...]]
+
+    def run(self, key: PRNGKey, rounds: int, empty: float) -> tuple[Values, Array]:
+        """The values of all continuous sites, and the gates, after some rounds."""
+        key_seeds, key_empty, key_which = jax.random.split(key, 3)
+        target = self.conditional.target
+        num = target.plate_sizes[self.plate]
+        traced = typical_sites(self.conditional.modelled, self.conditional.given)
+        values = {name: traced[name]["value"] for group in self.groups for name in group}
+        gates = self._seeded(key_seeds, num)
+        dropped = (jax.random.uniform(key_empty) < empty) & (jnp.arange(num) == jax.random.randint(key_which, (), 0, num))
+        kept = jnp.where(dropped & (num > 1), 0.0, 1.0).reshape(-1, *[1] * (gates.ndim - 1))
+
+        def one(_: Any, state: tuple[Values, Array]) -> tuple[Values, Array]:
+            values, gates = state
+            for group in self.groups:
+                coordinates = Coordinates(self._soft(group, values, gates))
+                start = coordinates.position({name: values[name] for name in group})
+                start = jnp.where(jnp.isfinite(start), start, 0.0)
+                mode, _ = mode_and_precision(coordinates, _STEPS, start)
+                values = {**values, **coordinates.values(mode)}
+            found = responsibilities(target, {**self.conditional.given, **values}, self.by, gates.shape)
+            return values, _renormalised(found * kept)
+
+        return stop_gradient(jax.lax.fori_loop(0, rounds, one, (values, _renormalised(gates * kept))))
+
+    def gaussian(self, key: PRNGKey, group: tuple[str, ...], values: Values, gates: Array) -> BoundGaussian:
+        coordinates = Coordinates(self._soft(group, values, gates))
+        start = coordinates.position({name: values[name] for name in group})
+        loc, factor = mode_and_precision(coordinates, _STEPS, jnp.where(jnp.isfinite(start), start, 0.0))
+        return BoundGaussian(key, coordinates, *stop_gradient((loc, factor / _INFLATED)), wide=0.05)
+
+    def _soft(self, group: tuple[str, ...], values: Values, gates: Array) -> SoftConditional:
+        target, sites = self.conditional.target, by_name(self.conditional.target.sites)
+        others = {name: value for name, value in values.items() if name not in group}
+        given = {**self.conditional.given, **others}
+        if sites[group[0]].axis(self.plate) is not None:
+            partition = Partition(target.sites, (self.plate,), sites[self.by])
+        else:
+            factors = [sites[name] for name in touched(target.sites, group)]
+            shared = [p for p, _ in sites[group[0]].plates if all(f.axis(p) is not None for f in factors)]
+            partition = Partition(target.sites, tuple(shared))
+        return SoftConditional(
+            target, partition, self.by, gates, names=group, given=given, initial=self.conditional.initial
+        )
+
+    def _seeded(self, key: PRNGKey, num: int) -> Float[Array, "value *element"]:
+        """Gates by the distance of the assigned entries from a few of them, or random ones where entries are labels."""
+        target, sites = self.conditional.target, by_name(self.conditional.target.sites)
+        plates = dict(sites[self.by].plates)
+        shape = tuple(target.plate_sizes[plate] for plate, _ in sites[self.by].plates)
+        observed = target.observed
+        children = [site for site in target.sites if self.by in site.parents and site.observed]
+        metric = [site for site in children if not site.categorical and set(plates) == set(dict(site.plates))]
+        if not metric:
+            return jax.nn.softmax(jax.random.gumbel(key, (num, *shape)), axis=0)
+        mask = entry_mask(target, self.by, shape).reshape(-1) > 0
+        features = jnp.concatenate([_feature(observed[site.name], site.discrete, len(mask)) for site in metric], axis=-1)
+        count = jnp.maximum(jnp.sum(mask), 1)
+        mean = jnp.sum(jnp.where(mask[:, None], features, 0.0), axis=0) / count
+        spread = jnp.sqrt(jnp.sum(jnp.where(mask[:, None], (features - mean) ** 2, 0.0), axis=0) / count)
+        features = (features - mean) / jnp.where(spread > 0, spread, 1.0)
+        seeds = spread_points(key, features, mask, num)
+        squares = jnp.sum((features - seeds[:, None]) ** 2, axis=-1)
+        nearest = jnp.sum(jnp.where(mask, jnp.min(squares, axis=0), 0.0)) / count
+        return jax.nn.softmax(-0.5 * squares / (nearest + 1e-3), axis=0).reshape(num, *shape)
+
+
+def _feature(value: Array, discrete: bool, num: int) -> Float[Array, "entry feature"]:
+    flat = value.astype(float).reshape(num, -1)
+    return jnp.sqrt(jnp.maximum(flat, 0.0)) if discrete else flat  # the square root evens out the variance of counts
+
+
+def _renormalised(gates: Array) -> Array:
+    total = jnp.sum(gates, axis=0, keepdims=True)
+    return jnp.where(total > 0, gates / jnp.where(total > 0, total, 1.0), 1.0 / gates.shape[0])
+
+
+@dataclass(frozen=True)
+class BoundComponents(BoundKernel):
+    """Gaussians for all groups of sites, the first of them components, whose labels are shuffled."""
+
+    conditional: BlockConditional
+    bound: list[BoundGaussian]
+    groups: list[tuple[str, ...]]
+    plate: str
+    order: Int[Array, " component"]
+
+    def draw(self) -> tuple[Values, Elements]:
+        values: Values = {}
+        for bound in self.bound:
+            values |= bound.draw()[0]
+        return self._taken(values, self.order), self._log_density(values)
+
+    def score(self, values: Values) -> Elements:
+        return self._log_density(self._taken(values, jnp.argsort(self.order)))
+
+    def _taken(self, values: Values, order: Int[Array, " component"]) -> Values:
+        """The values with their components in another order."""
+        return {
+            name: jnp.take(value, order, axis=axis) if (axis := self._axis(name, value)) is not None else value
+            for name, value in values.items()
+        }
+
+    def _axis(self, name: str, value: Array) -> int | None:
+        """The axis of a site's value that runs over components: that of their plate, or of one share for each."""
+        site = by_name(self.conditional.target.sites)[name]
+        if (axis := site.axis(self.plate)) is not None:
+            return axis - site.event_dim
+        num = self.conditional.target.plate_sizes[self.plate]
+        return -1 if site.simplex and value.shape[-1] == num else None
+
+    def _log_density(self, values: Values) -> Elements:
+        components, *others = self.bound
+        places = jnp.arange(self.order.shape[0])
+        inside = {name: values[name] for name in self.groups[0]}
+
+        def rolled(shift: Array) -> Elements:
+            return components.score(self._taken(inside, (places + shift) % places.size))
+
+        by_shift = jax.vmap(rolled)(places)
+        log_q = log_average_over_labellings(by_shift[(places - places[:, None]) % places.size, places[:, None]])
+        for bound, group in zip(others, self.groups[1:], strict=True):
+            log_q += jnp.sum(bound.score({name: values[name] for name in group}))
+        return log_q[None]
