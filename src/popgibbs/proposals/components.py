@@ -38,6 +38,7 @@ from popgibbs.proposals.relabelling import log_average_over_labellings
 from popgibbs.statistics import spread_points
 
 _STEPS = 2  # of Newton's method in every round
+_WIDE = 0.05
 _INFLATED = 1.15  # standard deviations, because the expected log joint ignores what the assignments do not tell
 
 
@@ -51,7 +52,7 @@ class Components(Kernel):
     by: str = eqx.field(static=True)  # the assignment
     plate: str = eqx.field(static=True)  # of the components
     rounds: int = eqx.field(static=True, default=5)
-    empty: float = eqx.field(static=True, default=0.15)  # how often one component begins, and stays, without data
+    empty: float = eqx.field(static=True, default=0.1)  # how often a component begins, and stays, without data
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundComponents":
         assert isinstance(conditional, BlockConditional)
@@ -78,14 +79,15 @@ class _EM:
 
     def run(self, key: PRNGKey, rounds: int, empty: float) -> tuple[Values, Array]:
         """The values of all continuous sites, and the gates, after some rounds."""
-        key_seeds, key_empty, key_which = jax.random.split(key, 3)
+        key_seeds, key_empty = jax.random.split(key)
         target = self.conditional.target
         num = target.plate_sizes[self.plate]
         traced = typical_sites(self.conditional.modelled, self.conditional.given)
         values = {name: traced[name]["value"] for group in self.groups for name in group}
         gates = self._seeded(key_seeds, num)
-        dropped = (jax.random.uniform(key_empty) < empty) & (jnp.arange(num) == jax.random.randint(key_which, (), 0, num))
-        kept = jnp.where(dropped & (num > 1), 0.0, 1.0).reshape(-1, *[1] * (gates.ndim - 1))
+        dropped = jax.random.uniform(key_empty, (num,)) < empty
+        dropped = jnp.where(jnp.all(dropped), jnp.arange(num) > 0, dropped)
+        kept = jnp.where(dropped, 0.0, 1.0).reshape(-1, *[1] * (gates.ndim - 1))
 
         def one(_: Any, state: tuple[Values, Array]) -> tuple[Values, Array]:
             values, gates = state
@@ -104,7 +106,7 @@ class _EM:
         coordinates = Coordinates(self._soft(group, values, gates))
         start = coordinates.position({name: values[name] for name in group})
         loc, factor = mode_and_precision(coordinates, _STEPS, jnp.where(jnp.isfinite(start), start, 0.0))
-        return BoundGaussian(key, coordinates, *stop_gradient((loc, factor / _INFLATED)), wide=0.05)
+        return BoundGaussian(key, coordinates, *stop_gradient((loc, factor / _INFLATED)), wide=_WIDE)
 
     def _soft(self, group: tuple[str, ...], values: Values, gates: Array) -> SoftConditional:
         target, sites = self.conditional.target, by_name(self.conditional.target.sites)

@@ -37,7 +37,7 @@ class Guess(eqx.Module):
     """A Gaussian per element, in prior units, from statistics of the model's entries and from other latents."""
 
     statistics: ChildStatistics | DataStatistics
-    scale: Scale  # of the latents
+    scale: Scale | None  # of the latents, if there are any
     head: eqx.nn.MLP
     names: tuple[str, ...] = eqx.field(static=True)  # of the latents that are inputs
 
@@ -45,8 +45,10 @@ class Guess(eqx.Module):
         self, conditional: BlockConditional, size: int
     ) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
         """The location, and the factor of the precision."""
-        latents = self.scale(given_columns(conditional, self.names))
-        out = through(self.head, jnp.concatenate([self.statistics(conditional), latents], axis=-1))
+        inputs = [self.statistics(conditional)]
+        if self.scale is not None:
+            inputs.append(self.scale(given_columns(conditional, self.names)))
+        out = through(self.head, jnp.concatenate(inputs, axis=-1))
         loc, log_scale = out[:, :size], jnp.clip(out[:, size : 2 * size], -2 * _WIDEST_GUESS, _WIDEST_GUESS)
         factor = jax.vmap(jnp.diag)(jnp.exp(-log_scale))
         if size > 1 and out.shape[1] > 2 * size:
@@ -138,7 +140,7 @@ class Neural(Kernel):
         outputs = 2 * size + (size * (size - 1) // 2 if size <= _MOST_FULL else 0)
         guess = Guess(
             ChildStatistics(networks) if plan.complete else DataStatistics(networks),
-            measured(given),
+            measured(given) if given.shape[-1] else None,
             _starting_at_none(network(num_pooled + given.shape[-1], outputs, 2 * self.hidden, 2, key_head)),
             plan.visible,
         )

@@ -1,0 +1,62 @@
+"""First draws of mixtures by EM."""
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from scipy.special import gammaln, logsumexp
+from tests import oracles
+
+import popgibbs as pg
+
+KEY = jax.random.key(0)
+
+
+def counts(y):
+    """Counts of two kinds, with an unknown share of each kind."""
+    shares = numpyro.sample("shares", dist.Dirichlet(np.array([2.0, 2.0])))
+    with numpyro.plate("kinds", 2):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 0.5))
+    with numpyro.plate("points", y.shape[0]):
+        c = numpyro.sample("c", dist.Categorical(shares))
+        numpyro.sample("y", dist.Poisson(rate[c]), obs=y)
+
+
+def counts_log_evidence(y: np.ndarray) -> float:
+    """By enumeration of all assignments; rates and shares are integrated in closed form."""
+    every = np.array(list(np.ndindex(*[2] * len(y))))
+    total = np.full(len(every), -np.sum(gammaln(y + 1)))
+    sizes = np.stack([np.sum(every == k, axis=1) for k in range(2)])
+    for k in range(2):
+        shape = 2.0 + np.sum((every == k) * y, axis=1)
+        total += 2 * np.log(0.5) - gammaln(2.0) + gammaln(shape) - shape * np.log(0.5 + sizes[k])
+    total += gammaln(4.0) - 2 * gammaln(2.0) + gammaln(2.0 + sizes).sum(axis=0) - gammaln(4.0 + len(y))
+    return float(logsumexp(total))
+
+
+Y = np.array([1, 0, 9, 12, 2, 11, 1, 0], np.int32)
+
+
+def test_the_evidence_of_mixtures_agrees_with_enumeration():
+    sampler = pg.APG(counts, data={"y": "points"}, example={"y": Y})
+    assert sampler.built.first is not None
+    posterior = sampler.sample(KEY, [{"y": Y}], num_sweeps=0, num_particles=20, num_populations=2000)
+    assert abs(posterior.log_evidence[0] - counts_log_evidence(Y)) < 5 * posterior.log_evidence_error[0]
+
+
+def test_every_labelling_is_drawn():
+    sampler = pg.APG(counts, data={"y": "points"}, example={"y": Y})
+    draws = sampler.sample(KEY, [{"y": Y}], num_sweeps=0, num_particles=10, num_populations=40)[0]
+    larger_first = np.mean(draws["rate"][..., 0] > draws["rate"][..., 1])
+    assert 0.35 < larger_first < 0.65  # 400 fair draws: four standard errors are 0.1
+    # The share of a kind follows its rate: both are shuffled together.
+    few = np.where(draws["rate"][..., 0] < draws["rate"][..., 1], draws["shares"][..., 0], draws["shares"][..., 1])
+    assert np.mean(few) > 0.5
+
+
+def test_a_component_density_is_that_of_its_draw():
+    x = np.array([-1.0, 0.4, 1.3], np.float32)
+    sampler = pg.APG(oracles.pair, data={"x": "points"}, example={"x": x})
+    posterior = sampler.sample(KEY, [x], num_sweeps=0, num_particles=10, num_populations=500)
+    exact = oracles.pair_posterior(x)
+    oracles.assert_mean(np.exp(posterior.log_evidence_by_sweep[0, :, 0] - exact.log_evidence), 1.0)
