@@ -28,12 +28,12 @@ def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
 
 
 def _completed(block: Block, target: Target) -> Block:
-    sites = by_name(target.sites)
-    if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.sites):
+    sites, block = by_name(target.sites), block.resolved(target.sites)
+    if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.updated):
         return block  # the rules about blocks say what is wrong
     own = [sites[name] for name in block.sites]
     kernel = _kernel(block, own, target)
-    if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, own, target)):
+    if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, target)):
         block = block.changed(assigned_by=by.name, assigned_automatically=True)
     move = block.chosen if block.chosen is not None or kernel.is_exact else Metropolis()
     return block.changed(kernel=kernel, chosen=move)
@@ -86,13 +86,14 @@ def _check_bijections(block: Block, target: Target) -> None:
             )
 
 
-def _assignment(block: Block, own: list[Site], target: Target) -> Site | None:
+def _assignment(block: Block, target: Target) -> Site | None:
     """The finite site that assigns other factors to the components of the block's plate, if there is exactly one."""
-    plates = shared_plates(own)
+    sites = by_name(target.sites)
+    plates = shared_plates([sites[name] for name in block.updated])
     if len(plates) != 1:
         return None
-    sites, (plate,) = by_name(target.sites), plates
-    outside = [sites[name] for name in touched(target.sites, block.sites) if sites[name].axis(plate) is None]
+    (plate,) = plates
+    outside = [sites[name] for name in touched(target.sites, block.updated) if sites[name].axis(plate) is None]
     components = tuple(range(target.plate_sizes[plate]))
     candidates = [
         sites[name]

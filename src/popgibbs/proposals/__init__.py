@@ -1,5 +1,6 @@
 """Proposals, which draw and score the values of a block: users' programs, the prior, enumeration."""
 
+from popgibbs.proposals.along import MovesAlong
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
@@ -15,6 +16,7 @@ __all__ = [
     "key_for",
     "Laplace",
     "log_average_over_labellings",
+    "MovesAlong",
     "Prior",
     "Programmed",
     "Shuffled",

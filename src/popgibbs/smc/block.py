@@ -99,6 +99,11 @@ class Block(eqx.Module):
         return Reweight() if self.chosen is None else self.chosen
 
     @property
+    def updated(self) -> tuple[str, ...]:
+        """The sites that an update changes."""
+        return self.sites
+
+    @property
     def proposes(self) -> bool:
         """Whether updates use the proposal; HMC uses one for the first draw only."""
         return self.kernel is not None and self.move.uses_proposal
@@ -159,7 +164,12 @@ class Block(eqx.Module):
     def conditional(self, context: Context, latents: Values) -> BlockConditional:
         """p(z_b | x, z_-b) at the latents of one particle."""
         plan = context.plan
-        return condition(context.target, latents, self.sites, plan.partition, plan.summed)
+        return condition(context.target, latents, self.updated, plan.partition, plan.summed)
+
+    def bound(self, key: PRNGKey, conditional: BlockConditional, latents: Values) -> BoundKernel:
+        """The proposal of an update of one particle."""
+        del latents  # proposals do not see the block's old values
+        return self.kernel.bind(key, conditional)
 
     def draw_first(self, key: PRNGKey, context: Context, names: tuple[str, ...], latents: Values) -> tuple[Values, Array]:
         """Values of the named sites of one particle, given the latents that exist, and their log q."""
@@ -185,7 +195,7 @@ class Block(eqx.Module):
 
         def move(keys: MoveKeys, particle: Particle) -> Any:
             conditional = self.conditional(context, particle.latents)
-            proposal = self.kernel.bind(keys.draw, conditional) if self.proposes else None
+            proposal = self.bound(keys.draw, conditional, particle.latents) if self.proposes else None
             moved, log_v, info = self.move(keys, proposal, conditional, particle)
             acceptance = jnp.sum(jnp.where(conditional.real, info.accepted, 0.0)) / jnp.sum(conditional.real)
             return moved, jnp.sum(log_v), info, acceptance, _stale(context, conditional, moved)
@@ -205,6 +215,11 @@ class Block(eqx.Module):
         return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible, stale)
 
     # Checks when a sampler is built -------------------------------------------------------------------------------------
+
+    def resolved(self, sites: tuple[Site, ...]) -> "Block":
+        """The block with the arguments that it leaves to the model."""
+        del sites
+        return self
 
     def check_model(self, target: Target) -> None:
         """Raise if this kind of block cannot update the model's sites."""
