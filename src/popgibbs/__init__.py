@@ -95,7 +95,16 @@ _ROOMS = {
     "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
     "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Prior"),
-    "popgibbs.smc": ("Block", "Bridge", "NonCentredBlock", "SequenceBlock", "multinomial", "residual", "stratified", "systematic"),
+    "popgibbs.smc": (
+        "Block",
+        "Bridge",
+        "NonCentredBlock",
+        "SequenceBlock",
+        "multinomial",
+        "residual",
+        "stratified",
+        "systematic",
+    ),
     "popgibbs.training": ("CheckpointError", "Interrupted", "Tempering"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

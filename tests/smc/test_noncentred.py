@@ -1,19 +1,25 @@
 """Blocks that hold standardised values: they leave the posterior as it is, whatever else a sweep does."""
 
+from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 from tests import oracles
 from tests.models import conditional_at
+from tests.refusals import refused
 
 import popgibbs as pg
-from popgibbs.data import complete
-from popgibbs.model import inspect, rescale, standardise
+from popgibbs.data import Data, complete
+from popgibbs.model import Particle, inspect, rescale, standardise
+from popgibbs.moves import MoveKeys
+from popgibbs.training import accumulate
 
 KEY = jax.random.key(0)
 X = np.array([2.0, 0.4, -0.7], np.float32)
@@ -95,15 +101,164 @@ def test_standardised_values_have_a_density_that_does_not_depend_on_location_and
 
 
 def nested(x):
-    """A scale and a location per outer group; every group value is a vector, and the data are ragged."""
+    """Two outer groups with a location each; vectors α below them, and data of one size per instance."""
     top = numpyro.sample("top", dist.Normal(0.0, 1.0))
     with numpyro.plate("outer", 2):
-        sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
         mu = numpyro.sample("mu", dist.Normal(top, 0.7))
-    with numpyro.plate("groups", x.shape[0]), numpyro.plate("outer", 2):
-        alpha = numpyro.sample("alpha", dist.Normal(mu[:, None, None], sigma[:, None, None]).expand([2, 1, 2]).to_event(1))
-        numpyro.sample("x", dist.Normal(alpha, 1.0).to_event(1), obs=jnp.swapaxes(x, 0, 1))
+        with numpyro.plate("groups", x.shape[0]):
+            alpha = numpyro.sample("alpha", dist.Normal(mu[:, None] * jnp.ones(2), 0.8).to_event(1))
+            numpyro.sample("x", dist.Normal(alpha, 1.0).to_event(1), obs=x)
 
 
-def ragged(num: int, size: int) -> np.ndarray:
-    return np.random.default_rng(num).normal(0, 2, (num, 2, 2)).astype(np.float32)
+NESTED: dict[str, Any] = {"data": {"x": ("groups", None, None)}}
+
+
+def nested_instance(num_groups: int) -> np.ndarray:
+    return np.random.default_rng(num_groups).normal(0.5, 1.5, (num_groups, 2, 2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def nested_sampler() -> pg.APG:
+    blocks = [pg.NonCentredBlock("top"), pg.NonCentredBlock("mu"), pg.Block("alpha")]
+    return pg.APG(nested, blocks=blocks, example=nested_instance(3), **NESTED)
+
+
+def test_posteriors_of_ragged_instances_where_locations_move_one_by_one(nested_sampler):
+    """top and μ are normal given x, and so is the evidence, with α summed out."""
+    assert [plan.partition.plates for plan in nested_sampler.built.plans[:2]] == [(), ("outer",)]
+    instances = [nested_instance(size) for size in (2, 3)]
+    posterior = nested_sampler.sample(KEY, instances, num_sweeps=15, num_particles=10, num_populations=300)
+    prior = np.ones((3, 3)) + np.diag([0.0, 0.49, 0.49])  # of (top, μ_1, μ_2)
+    for index, x in enumerate(instances):
+        counts = x.shape[0] * x.shape[2]
+        precision = np.linalg.inv(prior) + np.diag([0.0, counts, counts]) / 1.64
+        covariance = np.linalg.inv(precision)
+        mean = covariance @ np.array([0.0, *x.sum(axis=(0, 2))]) / 1.64
+        moments = np.array([mean, mean**2 + np.diag(covariance)])
+        assert_moments(posterior[index]["top"], moments[:, 0])
+        assert_moments(posterior[index]["mu"], moments[:, 1:])
+        group = np.repeat([1, 2], counts)
+        marginal = prior[np.ix_(group, group)] + 1.64 * np.eye(2 * counts)
+        values = np.moveaxis(x, 1, 0).reshape(-1)
+        exact = stats.multivariate_normal(np.zeros(2 * counts), marginal).logpdf(values)
+        assert abs(posterior.log_evidence[index] - exact) < 5 * posterior.log_evidence_error[index]
+
+
+def test_padding_changes_no_number(nested_sampler):
+    """Whatever the padded values are, draws and weights are those of the instance alone."""
+    built, x = nested_sampler.built, nested_instance(3)
+    alpha = np.random.default_rng(1).normal(size=(3, 2, 2)).astype(np.float32)
+
+    def moved(size: int, filler: float) -> Any:
+        def longer(value: np.ndarray) -> jax.Array:
+            return jnp.asarray(np.concatenate([value, np.full((size - 3, 2, 2), filler, np.float32)]))
+
+        data = Data({"x": longer(x)}, {"groups": jnp.arange(size) < 3})
+        latents = {"top": jnp.float32(0.4), "mu": jnp.array([0.1, -0.5]), "alpha": longer(alpha)}
+        found = []
+        for index, block in enumerate(built.blocks[:2]):
+            conditional = conditional_at(built, index, data, latents)
+            particle = Particle(latents, built.target(data).log_probs(latents))
+            bound = block.bound(KEY, conditional, latents)
+            after, log_v, _ = pg.Reweight()(MoveKeys(KEY, KEY), bound, conditional, particle)  # which takes all
+            fresh = built.target(data).log_probs(after.latents)
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), after.log_probs, fresh)
+            found.append((log_v, {**after.latents, "alpha": after.latents["alpha"][:3]}))
+        return found
+
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), moved(5, 1e4), moved(3, 0.0))
+
+
+class Learned(eqx.Module):
+    loc: jax.Array
+
+    def __call__(self, x: jax.Array) -> None:
+        mu = numpyro.sample("mu", dist.Normal(self.loc, 2.0))
+        with numpyro.plate("groups", x.shape[0]):
+            alpha = numpyro.sample("alpha", dist.Normal(mu, 1.0))
+            numpyro.sample("x", dist.Normal(alpha, 1.0), obs=x)
+
+
+def test_the_model_learns_from_non_centred_blocks():
+    """The gradient of the learned location is Fisher's identity, E[(μ − loc)/4 | x], once for each of four events."""
+    blocks = [pg.Block("mu"), pg.NonCentredBlock("mu", holding=["alpha"]), pg.Block("alpha")]
+    loc = 0.3
+    built = pg.APG(Learned(jnp.float32(loc)), data={"x": "groups"}, blocks=blocks, example=X).built
+    batch = jax.tree.map(lambda leaf: leaf[None], complete({"x": jnp.asarray(X)}, {"x": ("groups",)}))
+
+    def gradient(key: jax.Array) -> Any:
+        return accumulate(built, key[None], batch, num_sweeps=1, num_particles=50)[0].arrays.model.loc
+
+    found = jax.lax.map(gradient, jax.random.split(KEY, 200))
+    mean = loc + 4.0 * np.sum(X - loc) / (2.0 + 4.0 * len(X))
+    oracles.assert_mean(-np.asarray(found) / 4, (mean - loc) / 4)
+
+
+# What is refused, and what samplers add by themselves -------------------------------------------------------------------
+
+
+def mixed(x):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    switch = numpyro.sample("switch", dist.Bernoulli(0.5))
+    with numpyro.plate("points", x.shape[0]):
+        alpha = numpyro.sample("alpha", dist.Normal(mu, 1.0))
+        count = numpyro.sample("count", dist.Bernoulli(logits=mu))
+        bounded = numpyro.sample("bounded", dist.Beta(jnp.exp(mu), 1.0))
+        numpyro.sample("x", dist.Normal(alpha + count + bounded + switch, 1.0), obs=x)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (
+            pg.NonCentredBlock("alpha"),
+            r"'alpha'.*no latent site has a location or a scale that depends on it; use a Block",
+        ),
+        (pg.NonCentredBlock("switch"), r"'switch' is discrete; use a Block"),
+        (pg.NonCentredBlock("mu", holding=["x"]), r"cannot hold 'x', which is observed; it can hold \['alpha'\]"),
+        (pg.NonCentredBlock("mu", holding=["count"]), r"cannot hold 'count', which is discrete"),
+        (pg.NonCentredBlock("mu", holding=["bounded"]), r"cannot hold 'bounded', which has no location or scale"),
+        (pg.NonCentredBlock("mu", holding=["tau"]), r"cannot hold 'tau', which the model does not have"),
+        (pg.NonCentredBlock("tau"), r"names the site 'tau', which the model does not have"),
+    ],
+)
+def test_blocks_that_cannot_hold_anything_are_refused(block, message):
+    refused(message, mixed, block, *(pg.Block(name) for name in ("mu", "switch", "alpha", "count", "bounded")))
+
+
+def test_a_list_of_sites_is_held():
+    with pytest.raises(ValueError, match="not a list of names"):
+        pg.NonCentredBlock("mu", holding="alpha")
+
+
+def names(model: Any, example: Any, **options: Any) -> list[str]:
+    return [block.name for block in pg.APG(model, example=example, **options).blocks]
+
+
+def test_samplers_add_non_centred_blocks_for_locations_and_scales_of_a_plate():
+    found = names(oracles.hierarchy, X, data={"x": "groups"})
+    assert found == ["mu", "mu | standardised alpha", "sigma", "sigma | standardised alpha", "alpha"]
+    assert names(nested, nested_instance(3), **NESTED) == [
+        *("top", "top | standardised mu", "mu", "mu | standardised alpha", "alpha")
+    ]
+
+
+def test_samplers_add_none_where_children_say_all_or_nothing():
+    """A chain of single sites, imputed values that nothing depends on, and elements that do not split."""
+
+    def imputed(x):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("points", x.shape[0]):
+            numpyro.sample("x", dist.Normal(mu, 1.0), obs=x, obs_mask=x > 0)
+
+    def pooled(x):
+        with numpyro.plate("outer", 2):
+            mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+            with numpyro.plate("points", x.shape[0]):
+                alpha = numpyro.sample("alpha", dist.Normal(mu, 1.0))
+        with numpyro.plate("points", x.shape[0]):
+            numpyro.sample("x", dist.Normal(alpha.sum(-1), 1.0), obs=x)
+
+    assert names(oracles.chain, X, data={"x": "points"}) == ["a", "b"]
+    assert names(imputed, X, data={"x": "points"}) == ["mu", "x_unobserved"]
+    assert names(pooled, X, data={"x": (None,)}) == ["mu", "alpha"]

@@ -1,13 +1,16 @@
 """Locations and scales: the map from a standardised value η to a site's value, α = loc + scale · η."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
-_LOCATED = (dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.Logistic, dist.Gumbel)
-_SCALED = (dist.HalfNormal, dist.HalfCauchy, dist.Weibull)
-_BY_RATE = (dist.Exponential, dist.Gamma)
+_FAMILIES: tuple[tuple[tuple[type, ...], Callable[[Any], tuple[Any, Any]]], ...] = (
+    ((dist.Normal, dist.StudentT, dist.Laplace, dist.Cauchy, dist.Logistic, dist.Gumbel), lambda d: (d.loc, d.scale)),
+    ((dist.HalfNormal, dist.HalfCauchy, dist.Weibull), lambda d: (0.0, d.scale)),
+    ((dist.Exponential, dist.Gamma), lambda d: (0.0, 1 / d.rate)),
+)
 _WRAPPERS = (dist.Independent, dist.ExpandedDistribution)
 
 
@@ -21,10 +24,7 @@ def scaling(distribution: Any) -> Transform | None:
         if isinstance(distribution, dist.TransformedDistribution):
             parts = [*distribution.transforms, *parts]
         distribution = distribution.base_dist
-    if isinstance(distribution, _LOCATED):
-        parts = [AffineTransform(distribution.loc, distribution.scale), *parts]
-    elif isinstance(distribution, _SCALED):
-        parts = [AffineTransform(0.0, distribution.scale), *parts]
-    elif isinstance(distribution, _BY_RATE):
-        parts = [AffineTransform(0.0, 1 / distribution.rate), *parts]
+    for families, loc_and_scale in _FAMILIES:
+        if isinstance(distribution, families):
+            parts = [AffineTransform(*loc_and_scale(distribution)), *parts]
     return ComposeTransform(parts) if parts else None

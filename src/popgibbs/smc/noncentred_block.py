@@ -24,8 +24,8 @@ class NonCentredBlock(Block):
     Args:
         *sites: The names of the sites ψ.
         holding: The names of the sites α. By default all latent sites whose location or scale depends on ψ. Their
-            distributions may be normal, Student-t, Laplace, Cauchy, logistic or Gumbel; half-normal, half-Cauchy, Weibull,
-            exponential or gamma, which have a scale only; or transforms of these, such as log-normal.
+            distributions may be normal, Student-t, Laplace, Cauchy, logistic or Gumbel; half-normal, half-Cauchy,
+            Weibull, exponential or gamma, which have a scale only; or transforms of these, such as log-normal.
         name: The name in messages and diagnostics; by default `"sigma | standardised alpha"`.
 
     Raises:
@@ -46,7 +46,9 @@ class NonCentredBlock(Block):
 
     def __init__(self, *sites: str, holding: Sequence[str] | None = None, name: str | None = None):
         super().__init__(*sites, move=Metropolis(), name=name)
-        if holding is not None and (isinstance(holding, str) or not holding or not all(isinstance(h, str) for h in holding)):
+        if holding is not None and (
+            isinstance(holding, str) or not holding or not all(isinstance(h, str) for h in holding)
+        ):
             raise ValueError(f"NonCentredBlock{sites}: holding={holding!r} is not a list of names of sites")
         self.holding = None if holding is None else tuple(holding)
         if name is None and self.holding:
