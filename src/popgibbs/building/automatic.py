@@ -29,7 +29,7 @@ def _blocks_of(name: str, target: Target) -> tuple[Block, ...]:
     """The blocks that update a site: one given the sites below it, and one that holds their standardised values.
 
     The second doubles the cost. It is for a location or a scale of sites in a plate: where data say little about each of
-    them, the first alone mixes up to thirty times as slowly. It is left out where its weight would not split into the
+    them, the first alone mixes tens of times as slowly. It is left out where its weight would not split into the
     elements of the site's plates.
     """
     sites = by_name(target.sites)
