@@ -245,3 +245,42 @@ def markov_posterior(x: np.ndarray) -> tuple[float, np.ndarray]:
     joint = sum(joints)
     evidence = joint[0].sum()
     return float(np.log(evidence)), joint / evidence
+
+
+# A hierarchy: μ ~ N(0, 2²), σ ~ HalfNormal(2), α_j ~ N(μ, σ), x_j ~ N(α_j, 1) -----------------------------------------
+
+
+class Hierarchy(NamedTuple):
+    """E[f] and E[f²] of μ, log σ and α given x, and log p(x)."""
+
+    mu: np.ndarray
+    log_sigma: np.ndarray
+    alpha: np.ndarray  # (moment, group)
+    log_evidence: float
+
+
+def hierarchy(x):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(2.0))
+    with numpyro.plate("groups", x.shape[0]):
+        alpha = numpyro.sample("alpha", dist.Normal(mu, sigma))
+        numpyro.sample("x", dist.Normal(alpha, 1.0), obs=x)
+
+
+def hierarchy_posterior(x: np.ndarray) -> Hierarchy:
+    """Quadrature over log σ and μ; α is normal given both."""
+    x = np.asarray(x, np.float64)
+    log_sigma, mu = np.meshgrid(np.linspace(-12, 4, 1601), np.linspace(-10, 10, 801), indexing="ij")
+    sigma = np.exp(log_sigma)
+    log_joint = stats.norm(0, 2).logpdf(mu) + stats.halfnorm(0, 2).logpdf(sigma) + log_sigma
+    log_joint = log_joint + sum(stats.norm(mu, np.hypot(sigma, 1)).logpdf(value) for value in x)
+    share = normalised(log_joint)
+    pull = sigma**2 / (1 + sigma**2)  # of the datum on its α
+    loc = mu[..., None] + pull[..., None] * (x - mu[..., None])
+    alpha = [loc, loc**2 + pull[..., None]]
+    return Hierarchy(
+        mu=np.array([np.sum(share * mu**power) for power in (1, 2)]),
+        log_sigma=np.array([np.sum(share * log_sigma**power) for power in (1, 2)]),
+        alpha=np.array([np.sum(share[..., None] * moment, axis=(0, 1)) for moment in alpha]),
+        log_evidence=float(logsumexp(log_joint) + np.log(0.01 * 0.025)),
+    )

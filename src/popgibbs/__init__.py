@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
     from popgibbs.posterior import Posterior
     from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Laplace, Neural, Prior
-    from popgibbs.smc import Block, Bridge, SequenceBlock, multinomial, residual, stratified, systematic
+    from popgibbs.smc import Block, Bridge, NonCentredBlock, SequenceBlock, multinomial, residual, stratified, systematic
     from popgibbs.training import CheckpointError, Interrupted, Tempering
 
 __version__ = "0.1.0"
@@ -67,6 +67,7 @@ __all__ = [
     "Move",
     "MoveInfo",
     "Neural",
+    "NonCentredBlock",
     "Posterior",
     "Prior",
     "RefinedGuess",
@@ -95,7 +96,16 @@ _ROOMS = {
     "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
     "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Neural", "Prior"),
-    "popgibbs.smc": ("Block", "Bridge", "SequenceBlock", "multinomial", "residual", "stratified", "systematic"),
+    "popgibbs.smc": (
+        "Block",
+        "Bridge",
+        "NonCentredBlock",
+        "SequenceBlock",
+        "multinomial",
+        "residual",
+        "stratified",
+        "systematic",
+    ),
     "popgibbs.training": ("CheckpointError", "Interrupted", "Tempering"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

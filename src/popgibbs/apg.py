@@ -66,7 +66,8 @@ class APG:
         data: The axes of the model's arguments. `{"x": "points"}` says that the leading axis of `x` is the plate
             `points`; a tuple names several axes, with None for an axis that is not a plate.
         blocks: The blocks of one sweep, in order. Together they cover every latent site. By default one block per latent
-            site, in the order of the model. Blocks without a proposal get one that is built from the model.
+            site, in the order of the model, and a `NonCentredBlock` for locations and scales of sites in a plate. Blocks
+            without a proposal get one that is built from the model.
         example: An instance to check the sampler against now.
         initial: What draws the first particles instead of the blocks: another sampler of the same model, or a `Bridge`.
             By default a `Bridge()` if every block is built from the model.

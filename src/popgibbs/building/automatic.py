@@ -29,20 +29,44 @@ from popgibbs.model import (
 )
 from popgibbs.moves import Metropolis
 from popgibbs.proposals import Components, Enumerated, Kernel, Laplace, Neural, Prior
-from popgibbs.smc import Block, BuiltSampler, Plan, initial_plan, systematic
+from popgibbs.smc import Block, BuiltSampler, NonCentredBlock, Plan, initial_plan, scaled_by, systematic
 
 _NUM_DRAWS = 64  # from the model, at which the scales of a network's inputs are measured
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
 
 
 def completed(blocks: tuple[Block, ...] | None, target: Target, *, learned: bool) -> tuple[Block, ...]:
-    """The blocks with a proposal built from the model where the user gave none; by default one block per latent site.
+    """The blocks with a proposal built from the model where the user gave none.
 
-    If `learned`, continuous sites get networks to be trained.
+    By default there is one block per latent site, followed by a non-centred one where that helps. If `learned`,
+    continuous sites get networks to be trained.
     """
     if blocks is None:
-        blocks = tuple(Block(name) for name in latent_names(target.sites))
+        blocks = tuple(block for name in latent_names(target.sites) for block in _blocks_of(name, target))
     return tuple(_completed(block, target, learned) for block in blocks)
+
+
+def _blocks_of(name: str, target: Target) -> tuple[Block, ...]:
+    """The blocks that update a site: one given the sites below it, and one that holds their standardised values.
+
+    The second doubles the cost. It is for a location or a scale of sites in a plate: where data say little about each of
+    them, the first alone mixes tens of times as slowly. It is left out where its weight would not split into the
+    elements of the site's plates.
+    """
+    sites = by_name(target.sites)
+    own, centred = {plate for plate, _ in sites[name].plates}, Block(name)
+    explained = frozenset().union(*(site.parents for site in target.sites))
+    held = [
+        child
+        for child in scaled_by((name,), target.sites)
+        if child in explained and {plate for plate, _ in sites[child].plates} - own
+    ]
+    if sites[name].discrete or not held:
+        return (centred,)
+    non_centred = NonCentredBlock(name, holding=held)
+    factors = [sites[factor] for factor in touched(target.sites, non_centred.updated)]
+    splits = own <= set(shared_plates([sites[name], *factors]))
+    return (centred, non_centred) if splits else (centred,)
 
 
 def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
@@ -88,14 +112,14 @@ def _component_plates(block: Block, sites: dict[str, Site]) -> tuple[str, ...]:
 
 
 def _completed(block: Block, target: Target, learned: bool) -> Block:
-    sites = by_name(target.sites)
+    sites, block = by_name(target.sites), block.resolved(target.sites)
     if block.kernel is not None and block.kernel.is_learned and block.chosen is None:
         return block.changed(chosen=Metropolis())
-    if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.sites):
+    if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.updated):
         return block  # the rules about blocks say what is wrong
     own = [sites[name] for name in block.sites]
-    kernel = _kernel(block, own, target, learned)
-    if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, own, target)):
+    kernel = _kernel(block, own, target, learned and block.learns)
+    if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, target)):
         block = block.changed(assigned_by=by.name, assigned_automatically=True)
     move = block.chosen if block.chosen is not None or kernel.is_exact else Metropolis()
     return block.changed(kernel=kernel, chosen=move)
@@ -148,13 +172,14 @@ def _check_bijections(block: Block, target: Target) -> None:
             )
 
 
-def _assignment(block: Block, own: list[Site], target: Target) -> Site | None:
+def _assignment(block: Block, target: Target) -> Site | None:
     """The finite site that assigns other factors to the components of the block's plate, if there is exactly one."""
-    plates = shared_plates(own)
+    sites = by_name(target.sites)
+    plates = shared_plates([sites[name] for name in block.updated])
     if len(plates) != 1:
         return None
-    sites, (plate,) = by_name(target.sites), plates
-    outside = [sites[name] for name in touched(target.sites, block.sites) if sites[name].axis(plate) is None]
+    (plate,) = plates
+    outside = [sites[name] for name in touched(target.sites, block.updated) if sites[name].axis(plate) is None]
     components = tuple(range(target.plate_sizes[plate]))
     candidates = [
         sites[name]

@@ -103,10 +103,10 @@ def candidate(block: Block, target: Target) -> Partition:
         return Partition(target.sites)
     if block.assigned_by:
         return _by_component(block, target)
-    factors = [sites[name] for name in touched(target.sites, block.sites)]
+    factors = [sites[name] for name in touched(target.sites, block.updated)]
     shared = shared_plates(factors)
     if not shared and not block.kernel.needs_finite:
-        _say_why_whole(block, [sites[name] for name in block.sites], factors)
+        _say_why_whole(block, [sites[name] for name in block.updated], factors)
     return Partition(target.sites, shared)
 
 
@@ -136,7 +136,7 @@ def _by_component(block: Block, target: Target) -> Partition:
     by = sites.get(block.assigned_by or "")
     if by is None or by.observed or by.support is None or block.assigned_by in block.sites:
         raise ValueError(f"{label} must name a finite discrete latent site of another block")
-    shared = list(shared_plates([sites[name] for name in block.sites]))
+    shared = list(shared_plates([sites[name] for name in block.updated]))
     if len(shared) != 1:
         raise ValueError(
             f"{label} needs all sites of the block in one plate of components; their common plates are {shared}"
@@ -144,7 +144,7 @@ def _by_component(block: Block, target: Target) -> Partition:
     size = target.plate_sizes[shared[0]]
     if by.support != tuple(range(size)):
         raise ValueError(f"{label} takes the values {by.support}, which are not the {size} components of '{shared[0]}'")
-    for name in touched(target.sites, block.sites):
+    for name in touched(target.sites, block.updated):
         routed = sites[name].axis(shared[0]) is None
         if routed and any(sites[name].axis(plate) is None for plate, _ in by.plates):
             raise ValueError(f"{label}: '{name}' depends on the block but is outside the plates of '{block.assigned_by}'")

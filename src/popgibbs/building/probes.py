@@ -177,8 +177,8 @@ def _probe_elements(
     target: Target, block: Block, partition: Partition, key: PRNGKey, many: Values
 ) -> tuple[dict[str, Any], bool, Any]:
     """Whether each of the block's factors splits into elements, whether all do by proof, whether its proposal does."""
-    first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.sites, partition)
-    own = {name: many[name][0] for name in block.sites}
+    first = condition(target, jax.tree.map(lambda leaf: leaf[0], many), block.updated, partition)
+    own = {name: many[name][0] for name in block.updated}
     with_proof = proved(first, first.log_probs, own)
     unproved = [name for name in first.factors if name not in with_proof]
     splits, by_proof = _proposal_splits(block, key, first, own)
@@ -197,7 +197,7 @@ def _probe_elements(
         return found
 
     def at_state(state: tuple[Values, Values]) -> dict[str, jax.Array]:
-        return _elementwise(elements, condition(target, state[0], block.sites, partition), *state)
+        return _elementwise(elements, condition(target, state[0], block.updated, partition), *state)
 
     held = jax.tree.map(jnp.all, jax.lax.map(at_state, (states, others)))
     factors = {name: held.get(name, jnp.ones((), bool)) for name in first.factors}
@@ -255,8 +255,8 @@ def _states(
     show only where elements coincide; and further draws of the proposal at states that it reaches.
     """
     states = jax.tree.map(lambda leaf: leaf[:_NUM_STATES], many)
-    own = {name: states[name] for name in block.sites}
-    drawn = {name: many[name][_NUM_STATES : 2 * _NUM_STATES] for name in block.sites}
+    own = {name: states[name] for name in block.updated}
+    drawn = {name: many[name][_NUM_STATES : 2 * _NUM_STATES] for name in block.updated}
     sites = by_name(target.sites)
 
     def neighbours(name: str) -> jax.Array:
@@ -265,7 +265,7 @@ def _states(
             value = jnp.roll(value, 1, axis=1 + _axis(sites[name], plate, value[0]))
         return value
 
-    pairs = [(states, drawn), (states, {name: neighbours(name) for name in block.sites})]
+    pairs = [(states, drawn), (states, {name: neighbours(name) for name in block.updated})]
     if block.proposes and not block.kernel.needs_finite:
 
         def propose(key: PRNGKey, latents: Values) -> Values:
@@ -273,7 +273,7 @@ def _states(
 
         keys = jax.random.split(key, (2, _NUM_STATES))
         reached, further = (jax.vmap(propose)(row, states) for row in keys)
-        pairs.append(({**states, **reached}, further))
+        pairs.append(({**states, **reached}, {**drawn, **further}))
     cast = [(base, {name: other[name].astype(own[name].dtype) for name in own}) for base, other in pairs]
     return jax.tree.map(lambda *leaves: jnp.concatenate([leaf.astype(leaves[0].dtype) for leaf in leaves]), *cast)
 

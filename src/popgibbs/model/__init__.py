@@ -2,6 +2,7 @@
 
 from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalData, Summed, condition
 from popgibbs.model.coordinates import Coordinates
+from popgibbs.model.noncentred import NonCentredConditional, non_centred
 from popgibbs.model.particle import Particle
 from popgibbs.model.partition import Partition
 from popgibbs.model.program import (
@@ -16,8 +17,10 @@ from popgibbs.model.program import (
     evaluate,
     inspect,
     raw_sites,
+    rescale,
     simulate,
     simulates,
+    standardise,
     typical_sites,
     unconstrain,
 )
@@ -44,6 +47,8 @@ __all__ = [
     "INTO_NEXT",
     "latent_names",
     "Neighbour",
+    "non_centred",
+    "NonCentredConditional",
     "one_event",
     "Particle",
     "Partition",
@@ -51,11 +56,13 @@ __all__ = [
     "ProposalData",
     "raw_sites",
     "responsibilities",
+    "rescale",
     "shifted",
     "simulate",
     "simulates",
     "Site",
     "SoftConditional",
+    "standardise",
     "StateSpaceModel",
     "StepConditional",
     "StepSequence",

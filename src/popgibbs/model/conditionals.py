@@ -127,13 +127,18 @@ class BlockConditional(Conditional):
         return self.partition.spread_values(elements, name, self.target.plate_sizes)
 
     @property
+    def updated(self) -> tuple[str, ...]:
+        """The sites that take other values together with the block's."""
+        return self.names
+
+    @property
     def factors(self) -> tuple[str, ...]:
         """The factors that contain the block's sites and, at the initial step, no site that has not been drawn."""
-        exist = set(self.names) | set(self.given)
+        exist = set(self.updated) | set(self.given)
         sites = by_name(self.target.sites)
         return tuple(
             name
-            for name in touched(self.target.sites, self.names)
+            for name in touched(self.target.sites, self.updated)
             if sites[name].parents <= exist and (sites[name].observed or name in exist)
         )
 

@@ -24,13 +24,14 @@ from numpyro.distributions import (
     MaskedDistribution,
     constraints,
 )
-from numpyro.distributions.transforms import biject_to
+from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.infer.util import compute_log_probs
 from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
 from popgibbs._random import with_key
 from popgibbs._typing import LogProbs, PRNGKey, Values
+from popgibbs.model.scaling import scaling
 
 Program = Callable[[], Any]
 
@@ -102,6 +103,7 @@ class Site:
     parents: frozenset[str]  # other latents that its log-probabilities depend on
     arguments: frozenset[str]  # data arguments that they depend on
     bounded_by: frozenset[str]  # latents that its support depends on
+    scaled_by: frozenset[str]  # latents that its location or scale depends on; none if it is discrete or has neither
 
     def axis(self, plate: str) -> int | None:
         return dict(self.plates).get(plate)
@@ -310,6 +312,30 @@ def constrain(program: Program, values: Values, position: Values) -> tuple[Value
     Sites are mapped in the order of the program, so that a support may depend on another site of `position`. All other
     sites have the given values.
     """
+    return _mapped(program, values, position, lambda distribution: biject_to(distribution.support))
+
+
+def standardise(program: Program, values: Values, names: tuple[str, ...]) -> Values:
+    """The standardised values of the named sites: (value − location) / scale."""
+    sites = raw_sites(program, jax.random.key(0), values)
+    return {name: _scaling(sites[name]["fn"]).inv(values[name]) for name in names}
+
+
+def rescale(program: Program, values: Values, standardised: Values) -> tuple[Values, LogProbs]:
+    """The sites in `standardised` mapped back, and the log-volume of each map, by batch element."""
+    return _mapped(program, values, standardised, _scaling)
+
+
+def _scaling(distribution: Any) -> Transform:
+    found = scaling(distribution)
+    assert found is not None
+    return found
+
+
+def _mapped(
+    program: Program, values: Values, position: Values, bijection_for: Callable[[Any], Transform]
+) -> tuple[Values, LogProbs]:
+    """The sites in `position`, each mapped by the bijection for its distribution, and the log-volumes."""
     mapped: Values = {}
     log_volumes: LogProbs = {}
 
@@ -317,7 +343,7 @@ def constrain(program: Program, values: Values, position: Values) -> tuple[Value
         name = site["name"]
         if name not in position:
             return values.get(name)
-        bijection = biject_to(site["fn"].support)
+        bijection: Any = bijection_for(site["fn"])
         mapped[name] = bijection(position[name])
         volume = jnp.asarray(bijection.log_abs_det_jacobian(position[name], mapped[name]))
         batch_dim = mapped[name].ndim - site["fn"].event_dim
@@ -371,8 +397,9 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
         raise ValueError(f"the model samples sites {clash} that are also names of its data arguments")
     sites: list[Site] = []
 
-    def log_probs(**inputs: Any) -> tuple[LogProbs, dict[str, list[jax.Array]]]:
+    def log_probs(**inputs: Any) -> tuple[LogProbs, dict[str, list[jax.Array]], dict[str, list[jax.Array]]]:
         bounds: dict[str, list[jax.Array]] = {}
+        scales: dict[str, list[jax.Array]] = {}
         arrays = {name: inputs[name] for name in data}
         values = {name: inputs[name] for name in latents}
         for name, site in raw_sites(lambda: model(**arrays), key, values).items():
@@ -397,18 +424,22 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
                     parents=frozenset(),
                     arguments=frozenset(),
                     bounded_by=frozenset(),
+                    scaled_by=frozenset(),
                 )
             )
             bounds[name] = [jnp.asarray(bound) for bound in jax.tree.leaves(site["fn"].support)]
-        return evaluate(lambda: model(**arrays), key, values)[1], bounds
+            map_from_standard = None if site["fn"].is_discrete else scaling(site["fn"])
+            scales[name] = [jnp.asarray(number) for number in jax.tree.leaves(map_from_standard)]
+        return evaluate(lambda: model(**arrays), key, values)[1], bounds, scales
 
-    provenance, bounds = eval_provenance(log_probs, **data, **latents)
+    provenance, bounds, scales = eval_provenance(log_probs, **data, **latents)
     return tuple(
         replace(
             site,
             parents=frozenset(provenance[site.name] & set(latents)) - {site.name},
             arguments=frozenset(provenance[site.name] & set(data)),
             bounded_by=frozenset().union(*bounds[site.name]) & set(latents),
+            scaled_by=frozenset().union(*scales[site.name]) & set(latents),
         )
         for site in sites
     )

@@ -1,5 +1,6 @@
 """Proposals, which draw and score the values of a block: users' programs, or built from the model."""
 
+from popgibbs.proposals.along import MovesAlong
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.components import Components
 from popgibbs.proposals.enumerated import Enumerated
@@ -19,6 +20,7 @@ __all__ = [
     "Laplace",
     "log_average_over_labellings",
     "Neural",
+    "MovesAlong",
     "Prior",
     "Programmed",
     "Shuffled",

@@ -55,7 +55,7 @@ def check_carried(
 
 def _explain(sampler: BuiltSampler, name: str, instance: int) -> str:
     for block, partition in zip(sampler.blocks, sampler.partitions, strict=True):
-        if not partition.whole and name in touched(sampler.sites, block.sites):
+        if not partition.whole and name in touched(sampler.sites, block.updated):
             return (
                 f"block '{block.name}': the elements of the plate {list(partition.plates)} are not independent, which "
                 f"the checks at construction did not detect: in instance {instance} one element changed the "

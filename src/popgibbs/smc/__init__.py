@@ -6,6 +6,7 @@ from popgibbs.smc.built import BuiltSampler
 from popgibbs.smc.context import Context, Plan
 from popgibbs.smc.events import BlockEvent, Event, Terms, has_arrays
 from popgibbs.smc.initial import InitialEvent, draw_initial, initial_plan, initialise, score_initial
+from popgibbs.smc.noncentred_block import NonCentredBlock, scaled_by
 from popgibbs.smc.population import Population
 from popgibbs.smc.resampling import multinomial, residual, stratified, systematic
 from popgibbs.smc.rows import over_populations, over_rows
@@ -34,6 +35,7 @@ __all__ = [
     "initialise",
     "log_mean_exp",
     "multinomial",
+    "NonCentredBlock",
     "normalise",
     "over_populations",
     "over_rows",
@@ -42,6 +44,7 @@ __all__ = [
     "proper",
     "residual",
     "run",
+    "scaled_by",
     "score_initial",
     "SequenceBlock",
     "SequenceEvent",

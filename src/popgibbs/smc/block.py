@@ -52,6 +52,7 @@ class Block(eqx.Module):
     """
 
     splits: ClassVar[bool] = True  # whether its weight may split into elements of a plate
+    learns: ClassVar[bool] = True  # whether a proposal that is built for it may have networks
 
     kernel: Any
     chosen: Move | None
@@ -97,6 +98,11 @@ class Block(eqx.Module):
     def move(self) -> Move:
         """The chosen move, or `Reweight()`; a sampler replaces that default where it would be biased."""
         return Reweight() if self.chosen is None else self.chosen
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The sites that an update changes."""
+        return self.sites
 
     @property
     def proposes(self) -> bool:
@@ -159,7 +165,12 @@ class Block(eqx.Module):
     def conditional(self, context: Context, latents: Values) -> BlockConditional:
         """p(z_b | x, z_-b) at the latents of one particle."""
         plan = context.plan
-        return condition(context.target, latents, self.sites, plan.partition, plan.summed)
+        return condition(context.target, latents, self.updated, plan.partition, plan.summed)
+
+    def bound(self, key: PRNGKey, conditional: BlockConditional, latents: Values) -> BoundKernel:
+        """The proposal of an update of one particle."""
+        del latents  # proposals do not see the block's old values
+        return self.kernel.bind(key, conditional)
 
     def draw_first(self, key: PRNGKey, context: Context, names: tuple[str, ...], latents: Values) -> tuple[Values, Array]:
         """Values of the named sites of one particle, given the latents that exist, and their log q."""
@@ -185,7 +196,7 @@ class Block(eqx.Module):
 
         def move(keys: MoveKeys, particle: Particle) -> Any:
             conditional = self.conditional(context, particle.latents)
-            proposal = self.kernel.bind(keys.draw, conditional) if self.proposes else None
+            proposal = self.bound(keys.draw, conditional, particle.latents) if self.proposes else None
             moved, log_v, info = self.move(keys, proposal, conditional, particle)
             acceptance = jnp.sum(jnp.where(conditional.real, info.accepted, 0.0)) / jnp.sum(conditional.real)
             return moved, jnp.sum(log_v), info, acceptance, _stale(context, conditional, moved)
@@ -209,15 +220,20 @@ class Block(eqx.Module):
         if not self.proposes:
             return jnp.zeros(()), jnp.ones(())
         conditional = self.conditional(context, particle.latents)
-        bound = self.kernel.bind(keys.draw, conditional)
+        bound = self.bound(keys.draw, conditional, particle.latents)
         _, _, log_v = jax.lax.stop_gradient(propose(bound, conditional, particle))
         acceptance = jnp.sum(jnp.where(conditional.real, jnp.exp(jnp.minimum(log_v, 0.0)), 0.0))
         loss = jnp.zeros(())
         if has_arrays(self.kernel):
-            loss = -jnp.sum(bound.score({name: particle.latents[name] for name in self.sites}))
+            loss = -jnp.sum(bound.score({name: particle.latents[name] for name in self.updated}))
         return loss, acceptance / jnp.sum(conditional.real)
 
     # Checks when a sampler is built -------------------------------------------------------------------------------------
+
+    def resolved(self, sites: tuple[Site, ...]) -> "Block":
+        """The block with the arguments that it leaves to the model."""
+        del sites
+        return self
 
     def check_model(self, target: Target) -> None:
         """Raise if this kind of block cannot update the model's sites."""

@@ -65,7 +65,7 @@ class BlockEvent(Event):
             conditional = block.conditional(context, latents)
             log_q = jnp.zeros(())
             if learned:
-                bound = block.kernel.bind(key, block.conditional(proposing, latents))
+                bound = block.bound(key, block.conditional(proposing, latents), latents)
                 log_q = weighted_sum(by_element, bound.score(proposed))
             sizes = target.plate_sizes
             own = {name: partition.spread(by_element, name, sizes, latents) for name in conditional.factors}
