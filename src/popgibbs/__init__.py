@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from popgibbs import distributions, statistics
     from popgibbs.apg import APG, Fit
+    from popgibbs.describing import Description
     from popgibbs.distributions import Autoregressive, RefinedGuess
     from popgibbs.evaluation import Comparison, Method, compare, hmc_rws, tune_step_size, with_prior_proposals
     from popgibbs.model import StateSpaceModel
@@ -56,6 +57,7 @@ __all__ = [
     "Bridge",
     "CheckpointError",
     "Comparison",
+    "Description",
     "Enumerated",
     "Fit",
     "HMC",
@@ -88,6 +90,7 @@ __all__ = [
 
 _ROOMS = {
     "popgibbs.apg": ("APG", "Fit"),
+    "popgibbs.describing": ("Description",),
     "popgibbs.distributions": ("Autoregressive", "RefinedGuess"),
     "popgibbs.evaluation": ("Comparison", "Method", "compare", "hmc_rws", "tune_step_size", "with_prior_proposals"),
     "popgibbs.model": ("StateSpaceModel",),

@@ -28,6 +28,7 @@ from popgibbs.data import (
     parse_axes,
     parse_sizes,
 )
+from popgibbs.describing import Description, describe
 from popgibbs.model import TRACING, simulate, simulates
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
@@ -179,6 +180,24 @@ class APG:
         if self._built is None:
             raise ValueError("this sampler has not seen an instance; call check(example), fit or sample first")
         return self._built
+
+    def describe(self) -> Description:
+        """What the sampler is made of: a table of its blocks and a graph of its model.
+
+        Returns:
+            A description: `print` shows the table, `figure()` draws the graph.
+
+        Raises:
+            ValueError: The sampler has not seen an instance.
+
+        Examples:
+            >>> description = sampler.describe()
+            >>> description.blocks[0].children[0].name, description.blocks[0].num_parameters
+            ('x', 1)
+        """
+        built = self.built
+        assert self._example is not None
+        return describe(built, self._example, self.axes)
 
     def with_blocks(self, blocks: Sequence[Block], initial: "APG | Bridge | None" = None) -> "APG":
         """A sampler of the same model and data with other blocks.

@@ -14,13 +14,14 @@ from popgibbs.model.program import (
     densities,
     draw,
     evaluate,
+    family,
     inspect,
     raw_sites,
     simulate,
     simulates,
     unconstrain,
 )
-from popgibbs.model.state_space import StateSpaceModel, one_event
+from popgibbs.model.state_space import TIME, StateSpaceModel, one_event
 from popgibbs.model.steps import INTO_NEXT, Neighbour, StepConditional, StepSequence, shifted
 from popgibbs.model.target import Target, by_name, constant, latent_names, total, touched, undrawn
 
@@ -37,6 +38,7 @@ __all__ = [
     "densities",
     "draw",
     "evaluate",
+    "family",
     "inspect",
     "INTO_NEXT",
     "latent_names",
@@ -56,6 +58,7 @@ __all__ = [
     "StepSequence",
     "Summed",
     "Target",
+    "TIME",
     "total",
     "touched",
     "TRACING",

@@ -256,6 +256,14 @@ def centre_and_scale(distribution: Any, bijection: Any) -> tuple[jax.Array, jax.
     return centre, scale
 
 
+def family(distribution: Any) -> str:
+    """The name of a distribution's class, without the wrappers that NumPyro puts around it."""
+    while isinstance(distribution, Independent | ExpandedDistribution | MaskedDistribution):
+        distribution = distribution.base_dist
+    name = getattr(distribution, "family", type(distribution).__name__)
+    return name.removesuffix("Logits").removesuffix("Probs")
+
+
 def _quantiles(distribution: Any) -> tuple[Any, Any]:
     """The median and the 84% quantile, if they have a closed form."""
     while isinstance(distribution, Independent | ExpandedDistribution):

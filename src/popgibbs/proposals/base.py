@@ -95,6 +95,11 @@ class Kernel(eqx.Module):
     takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
 
+    @property
+    def summary(self) -> str:
+        """What the kernel does, in a few words, for `APG.describe`; by default the name of its class."""
+        return type(self).__name__
+
     @abstractmethod
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         """Bind the kernel to a key and a conditional.

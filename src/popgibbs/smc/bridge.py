@@ -60,6 +60,11 @@ class Bridge:
     def __post_init__(self) -> None:
         whole_number("num_temperatures", self.num_temperatures, 1)
 
+    @property
+    def summary(self) -> str:
+        """How it draws the first particles, in a few words, for `APG.describe`."""
+        return f"from the prior, annealed over {self.num_temperatures} temperatures by the blocks' sweeps"
+
     def beta(self, step: Array) -> Float[Array, ""]:
         """The power of the likelihood after a step."""
         return (step / self.num_temperatures) ** _POWER
@@ -96,9 +101,7 @@ def from_prior(key: PRNGKey, sampler: Any, data: Data, num_particles: int) -> Po
     )
 
 
-def anneal(
-    key: PRNGKey, sampler: Any, data: Data, population: Population, before: Array, after: Array
-) -> Population:
+def anneal(key: PRNGKey, sampler: Any, data: Data, population: Population, before: Array, after: Array) -> Population:
     """Move a population from the target at one power of the likelihood to the target at another."""
     old, new = tempered(sampler, before), tempered(sampler, after)
     target = new.target(data)
