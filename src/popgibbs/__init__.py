@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from popgibbs.describing import Description
     from popgibbs.distributions import Autoregressive, RefinedGuess
     from popgibbs.evaluation import Comparison, Method, compare, hmc_rws, tune_step_size, with_prior_proposals
-    from popgibbs.model import StateSpaceModel
+    from popgibbs.model import StateSpaceModel, exchangeable
     from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
     from popgibbs.posterior import Posterior
     from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Laplace, Prior
@@ -79,6 +79,7 @@ __all__ = [
     "with_prior_proposals",
     "compare",
     "distributions",
+    "exchangeable",
     "hmc_rws",
     "multinomial",
     "residual",
@@ -93,7 +94,7 @@ _ROOMS = {
     "popgibbs.describing": ("Description",),
     "popgibbs.distributions": ("Autoregressive", "RefinedGuess"),
     "popgibbs.evaluation": ("Comparison", "Method", "compare", "hmc_rws", "tune_step_size", "with_prior_proposals"),
-    "popgibbs.model": ("StateSpaceModel",),
+    "popgibbs.model": ("StateSpaceModel", "exchangeable"),
     "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
     "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Prior"),

@@ -29,7 +29,7 @@ from popgibbs.data import (
     parse_sizes,
 )
 from popgibbs.describing import Description, describe
-from popgibbs.model import TRACING, simulate, simulates
+from popgibbs.model import TRACING, Exchangeable, simulate, simulates
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
 from popgibbs.smc import Block, Bridge, BuiltSampler, has_arrays, systematic
@@ -71,6 +71,8 @@ class APG:
         example: An instance to check the sampler against now.
         initial: What draws the first particles instead of the blocks: another sampler of the same model, or a `Bridge`.
             By default a `Bridge()` if every block is built from the model.
+        exchangeable: Components that the model does not distinguish, such as `[pg.exchangeable("mu", labels="c")]`;
+            summaries are then given in one common labelling. By default those that the sampler finds.
         resample: Maps a key and the log-weights of a population to the index of each new particle's ancestor:
             `systematic`, `stratified`, `residual` or `multinomial`.
         sizes: The sizes to which instances are padded, by plate, such as `{"points": (50, 100, 200)}`; each size is
@@ -97,6 +99,7 @@ class APG:
         blocks: Sequence[Block] | None = None,
         example: Any = None,
         initial: "APG | Bridge | None" = None,
+        exchangeable: Sequence[Exchangeable] | None = None,
         resample: Resampler = systematic,
         sizes: Mapping[str, Sequence[int]] | None = None,
         ess_threshold: float = 1.0,
@@ -106,6 +109,7 @@ class APG:
         self.sizes = parse_sizes(sizes or {}, self.axes)
         self._given_blocks = None if blocks is None else tuple(blocks)
         self.initial = initial
+        self._exchangeable = None if exchangeable is None else tuple(exchangeable)
         self._resample = resample
         self._ess_threshold = ess_threshold
         self._built: BuiltSampler | None = None
@@ -143,7 +147,15 @@ class APG:
         bridge = self.initial if isinstance(self.initial, Bridge) else None
         first = self.initial.check(values) if isinstance(self.initial, APG) else None
         return build(
-            self.model, self._given_blocks, self.axes, values, self._resample, self._ess_threshold, first, bridge
+            self.model,
+            self._given_blocks,
+            self.axes,
+            values,
+            self._resample,
+            self._ess_threshold,
+            first,
+            bridge,
+            self._exchangeable,
         )
 
     def _can_pad(self, sampler: BuiltSampler, instances: Sequence[Values]) -> bool:
@@ -219,6 +231,7 @@ class APG:
             data=dict(self.axes),
             blocks=blocks,
             initial=initial,
+            exchangeable=self._exchangeable,
             resample=self._resample,
             sizes=self.sizes,
             ess_threshold=self._ess_threshold,

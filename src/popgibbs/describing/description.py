@@ -64,6 +64,7 @@ class Description:
             latents it is `given`, the `children` that depend on it with the plates over which each is `pooled`,
             `num_elements` with `num_numbers` each, and `num_parameters` to train.
         first_draw: How the first particles are drawn.
+        exchangeable: The components that summaries give in one labelling: their sites, then their labels.
         num_model_parameters: The number of trainable parameters of the model.
 
     Examples:
@@ -83,6 +84,7 @@ class Description:
     blocks: tuple[BlockRow, ...]
     first_draw: str
     num_model_parameters: int
+    exchangeable: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
 
     def __str__(self) -> str:
         from popgibbs.describing.table import as_text  # here, because rich is slow to import

@@ -29,6 +29,7 @@ def describe(sampler: BuiltSampler, example: Values, axes: Axes) -> Description:
         blocks=tuple(_block(block, plan, target, raw) for block, plan in blocks),
         first_draw=_first_draw(sampler),
         num_model_parameters=_num_parameters(sampler.model),
+        exchangeable=tuple((tuple(dict(each.axes)), each.labels) for each in sampler.exchangeable),
     )
 
 

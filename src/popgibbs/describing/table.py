@@ -48,7 +48,11 @@ def _headlines(description: Description) -> list[str]:
         f"plates {', '.join(plates)}" if plates else "",
         f"{description.num_model_parameters:,} trained parameters" if description.num_model_parameters else "",
     ]
-    return [" · ".join(part for part in parts if part), f"first draw {description.first_draw}"]
+    exchangeable = [
+        f"exchangeable {', '.join(sites)}" + (f", labelled by {', '.join(labels)}" if labels else "")
+        for sites, labels in description.exchangeable
+    ]
+    return [" · ".join(part for part in parts if part), f"first draw {description.first_draw}", *exchangeable]
 
 
 def _cells(block: BlockRow, description: Description) -> list[str]:

@@ -1,5 +1,6 @@
 """A NumPyro program as a density: its sites, factors and conditionals, and the split of a weight into elements."""
 
+from popgibbs.model.components import Components, Exchangeable, exchangeable
 from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalData, Summed, condition
 from popgibbs.model.coordinates import Coordinates
 from popgibbs.model.particle import Particle
@@ -30,6 +31,7 @@ __all__ = [
     "AbstractSite",
     "BlockConditional",
     "by_name",
+    "Components",
     "condition",
     "Conditional",
     "Coordinates",
@@ -38,6 +40,8 @@ __all__ = [
     "densities",
     "draw",
     "evaluate",
+    "Exchangeable",
+    "exchangeable",
     "family",
     "inspect",
     "INTO_NEXT",
