@@ -108,6 +108,19 @@ def test_components_with_different_priors_or_shares_are_not_exchangeable() -> No
         sampler_of(shifted, "mu", "c", exchangeable=[pg.exchangeable("mu", labels="c")])
 
 
+def test_components_with_different_supports_are_not_exchangeable() -> None:
+    """NumPyro gives values outside of a uniform's support its density, so log-probabilities alone do not tell."""
+
+    def apart(x):
+        with numpyro.plate("clusters", 2):
+            mu = numpyro.sample("mu", dist.Uniform(jnp.array([-1.0, 0.0]), jnp.array([0.0, 1.0])))
+        with numpyro.plate("points", x.shape[0]):
+            c = numpyro.sample("c", dist.Bernoulli(0.5))
+            numpyro.sample("x", dist.Normal(mu[c], 1.0), obs=x)
+
+    assert sampler_of(apart, "mu", "c").built.exchangeable == ()
+
+
 def test_ordered_components_are_refused() -> None:
     def ordered(x):
         base = dist.Normal(jnp.zeros(2), 1.0).to_event(1)

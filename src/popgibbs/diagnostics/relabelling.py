@@ -11,7 +11,6 @@ log joint gives the first means.
 import equinox as eqx
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import rankdata
 
 from popgibbs.model import Components, Site
 from popgibbs.smc import Population
@@ -68,6 +67,8 @@ def common_labelling(values: np.ndarray, weights: np.ndarray, log_joint: np.ndar
         With axes (draw, place), the component in each place. Places are in the order of the mean rank of the components'
         first number, so the result does not depend on the labels in `values`.
     """
+    from scipy.stats import rankdata  # here, because it is slow to import
+
     num_draws, size, width = values.shape
     ranks = rankdata(values.reshape(-1, width), axis=0).reshape(values.shape) / (num_draws * size)
     weights = weights / weights.sum()
