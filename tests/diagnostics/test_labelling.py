@@ -109,8 +109,6 @@ def test_components_with_different_priors_or_shares_are_not_exchangeable() -> No
 
 
 def test_components_with_different_supports_are_not_exchangeable() -> None:
-    """NumPyro gives values outside of a uniform's support its density, so log-probabilities alone do not tell."""
-
     def apart(x):
         with numpyro.plate("clusters", 2):
             mu = numpyro.sample("mu", dist.Uniform(jnp.array([-1.0, 0.0]), jnp.array([0.0, 1.0])))

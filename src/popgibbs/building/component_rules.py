@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from popgibbs._compiling import Program, jit_once
 from popgibbs._random import key_for_checks
-from popgibbs._typing import Values
+from popgibbs._typing import LogProbs, Values
 from popgibbs.model import (
     Components,
     Exchangeable,
@@ -20,7 +20,6 @@ from popgibbs.model import (
     abstract_sites,
     by_name,
     draw,
-    raw_sites,
 )
 
 _NUM_STATES = 4
@@ -142,28 +141,25 @@ def _states(target: Target, keys: Array) -> Values:
 
 @partial(Program, compile=jit_once)
 def _is_symmetric(target: Target, components: Components, states: Values) -> Array:
-    """Whether renaming components permutes the log-probabilities of these states, and keeps values in their supports."""
+    """Whether renaming components permutes the log-probabilities of these states; outside a support they are -inf."""
     places = np.arange(components.size)
     # The state itself, and two permutations that generate all others.
     orders = jnp.array([places, np.roll(places, 1), [1, 0, *places[2:]]])
     sites = by_name(target.sites)
 
-    def renamed(latents: Values, order: Array) -> tuple[Values, Array]:
+    def renamed(latents: Values, order: Array) -> LogProbs:
         """The log-probabilities of the renamed state with their components back in the old order."""
-        values = components.reordered(latents, order)
-        raw = raw_sites(target.program, jax.random.key(0), values)
-        inside = [jnp.all(raw[name]["fn"].support(values[name])) for name, _ in components.axes]
-        log_probs = target.log_probs(values)
+        log_probs = target.log_probs(components.reordered(latents, order))
         for name in log_probs:
             if components.plate is not None and (axis := sites[name].axis(components.plate)) is not None:
                 log_probs[name] = jnp.take(log_probs[name], jnp.argsort(order), axis=axis)
-        return log_probs, jnp.all(jnp.stack(inside))
+        return log_probs
 
     def at_state(latents: Values) -> tuple[Array, Array]:
-        log_probs, inside = jax.vmap(lambda order: renamed(latents, order))(orders)
+        log_probs = jax.vmap(lambda order: renamed(latents, order))(orders)
         same = [jnp.allclose(values[1:], values[:1], rtol=_TOLERANCE, atol=_TOLERANCE) for values in log_probs.values()]
         finite = [jnp.all(jnp.isfinite(values[0])) for values in log_probs.values()]
-        return jnp.all(inside) & jnp.all(jnp.stack(same)), jnp.all(jnp.stack(finite))
+        return jnp.all(jnp.stack(same)), jnp.all(jnp.stack(finite))
 
     same, finite = jax.vmap(at_state)(states)
     return jnp.all(same | ~finite) & jnp.any(finite)
