@@ -38,9 +38,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from popgibbs import distributions, statistics
     from popgibbs.apg import APG, Fit
+    from popgibbs.describing import Description
     from popgibbs.distributions import Autoregressive, RefinedGuess
     from popgibbs.evaluation import Comparison, Method, compare, hmc_rws, tune_step_size, with_prior_proposals
-    from popgibbs.model import StateSpaceModel
+    from popgibbs.model import StateSpaceModel, exchangeable
     from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
     from popgibbs.posterior import Posterior
     from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Laplace, Neural, Prior
@@ -56,6 +57,7 @@ __all__ = [
     "Bridge",
     "CheckpointError",
     "Comparison",
+    "Description",
     "Enumerated",
     "Fit",
     "HMC",
@@ -79,6 +81,7 @@ __all__ = [
     "with_prior_proposals",
     "compare",
     "distributions",
+    "exchangeable",
     "hmc_rws",
     "multinomial",
     "residual",
@@ -90,9 +93,10 @@ __all__ = [
 
 _ROOMS = {
     "popgibbs.apg": ("APG", "Fit"),
+    "popgibbs.describing": ("Description",),
     "popgibbs.distributions": ("Autoregressive", "RefinedGuess"),
     "popgibbs.evaluation": ("Comparison", "Method", "compare", "hmc_rws", "tune_step_size", "with_prior_proposals"),
-    "popgibbs.model": ("StateSpaceModel",),
+    "popgibbs.model": ("StateSpaceModel", "exchangeable"),
     "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
     "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Neural", "Prior"),

@@ -28,7 +28,8 @@ from popgibbs.data import (
     parse_axes,
     parse_sizes,
 )
-from popgibbs.model import TRACING, simulate, simulates
+from popgibbs.describing import Description, describe
+from popgibbs.model import TRACING, Exchangeable, simulate, simulates
 from popgibbs.posterior import Part, Posterior
 from popgibbs.running import Runner
 from popgibbs.smc import Block, Bridge, BuiltSampler, has_arrays, systematic
@@ -71,6 +72,8 @@ class APG:
         example: An instance to check the sampler against now.
         initial: What draws the first particles instead of the blocks: another sampler of the same model, or a `Bridge`.
             By default a `Bridge()` if every block is built from the model.
+        exchangeable: Components that the model does not distinguish, such as `[pg.exchangeable("mu", labels="c")]`;
+            summaries are then given in one common labelling. By default those that the sampler finds.
         resample: Maps a key and the log-weights of a population to the index of each new particle's ancestor:
             `systematic`, `stratified`, `residual` or `multinomial`.
         sizes: The sizes to which instances are padded, by plate, such as `{"points": (50, 100, 200)}`; each size is
@@ -97,6 +100,7 @@ class APG:
         blocks: Sequence[Block] | None = None,
         example: Any = None,
         initial: "APG | Bridge | None" = None,
+        exchangeable: Sequence[Exchangeable] | None = None,
         resample: Resampler = systematic,
         sizes: Mapping[str, Sequence[int]] | None = None,
         ess_threshold: float = 1.0,
@@ -106,6 +110,7 @@ class APG:
         self.sizes = parse_sizes(sizes or {}, self.axes)
         self._given_blocks = None if blocks is None else tuple(blocks)
         self.initial = initial
+        self._exchangeable = None if exchangeable is None else tuple(exchangeable)
         self._resample = resample
         self._ess_threshold = ess_threshold
         self._built: BuiltSampler | None = None
@@ -151,6 +156,7 @@ class APG:
             self._ess_threshold,
             first,
             bridge,
+            self._exchangeable,
             learned=learned,
         )
 
@@ -189,6 +195,24 @@ class APG:
             raise ValueError("this sampler has not seen an instance; call check(example), fit or sample first")
         return self._built
 
+    def describe(self) -> Description:
+        """What the sampler is made of: a table of its blocks and a graph of its model.
+
+        Returns:
+            A description: `print` shows the table, `figure()` draws the graph.
+
+        Raises:
+            ValueError: The sampler has not seen an instance.
+
+        Examples:
+            >>> description = sampler.describe()
+            >>> description.blocks[0].children[0].name, description.blocks[0].num_parameters
+            ('x', 1)
+        """
+        built = self.built
+        assert self._example is not None
+        return describe(built, self._example, self.axes)
+
     def with_blocks(self, blocks: Sequence[Block], initial: "APG | Bridge | None" = None) -> "APG":
         """A sampler of the same model and data with other blocks.
 
@@ -209,6 +233,7 @@ class APG:
             data=dict(self.axes),
             blocks=blocks,
             initial=initial,
+            exchangeable=self._exchangeable,
             resample=self._resample,
             sizes=self.sizes,
             ess_threshold=self._ess_threshold,

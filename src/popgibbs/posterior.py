@@ -11,9 +11,10 @@ import numpy as np
 from jax.random import fold_in
 
 from popgibbs._arguments import as_key, whole_number
+from popgibbs._reuse import computed_once
 from popgibbs._typing import KeyLike, PRNGKey
 from popgibbs.data import Bucket, unpad
-from popgibbs.diagnostics import combined_log_evidence, log_evidence_error, weak_blocks
+from popgibbs.diagnostics import combined_log_evidence, log_evidence_error, relabelled, weak_blocks
 from popgibbs.running import Runner
 from popgibbs.smc import Info, Population, normalise, systematic
 
@@ -290,14 +291,44 @@ class Posterior:
             parts.append(Part(part.bucket, population, part.info))
         return Posterior(self._runner, parts)
 
-    def summary(self, instance: int | None = None) -> "pandas.DataFrame":
+    def relabelled(self) -> "Posterior":
+        """The posterior with one labelling of exchangeable components for all particles of an instance.
+
+        Particles may number the clusters of a mixture differently, and then a mean over particles mixes clusters. Each
+        particle is renamed to be as close as possible to the mean of the others ([how](../explanation/labels.md)); its
+        log joint stays the same. Places are in the order of the components' first number. `summary` and `to_arviz` use
+        this; `posterior[i]` has the labels as they were drawn.
+
+        Returns:
+            The renamed posterior, or this one if the model has no exchangeable components.
+
+        Examples:
+            >>> posterior.relabelled() is posterior  # one mean, no components
+            True
+        """
+        return self._relabelled if self._runner.sampler.exchangeable else self
+
+    @computed_once
+    def _relabelled(self) -> "Posterior":
+        components = self._runner.sampler.exchangeable
+        sites, joint, weights = self._runner.sampler.sites, self.log_joint, self.weights
+        parts = []
+        for part in self._parts:
+            population, rows = part.population, part.bucket.indices
+            for each in components:
+                population = relabelled(population, each, sites, weights[rows], joint[rows])
+            parts.append(Part(part.bucket, population, part.info))
+        return Posterior(self._runner, parts)
+
+    def summary(self, instance: int | None = None, *, relabel: bool = True) -> "pandas.DataFrame":
         """Weighted mean, standard deviation and quantiles of every latent number.
 
-        Discrete sites have their most probable value and its probability instead. Labels of exchangeable components may
-        differ between particles, in which case means over components say little.
+        Discrete sites have their most probable value and its probability instead. Exchangeable components are
+        `relabelled` first.
 
         Args:
             instance: The instance to summarise; by default all.
+            relabel: Whether to rename exchangeable components; if not, labels are as they were drawn.
 
         Returns:
             A data frame with one row per latent number, indexed by instance and site.
@@ -308,6 +339,8 @@ class Posterior:
         """
         import pandas as pd  # here, because it is slow to import
 
+        if relabel and self._runner.sampler.exchangeable:
+            return self.relabelled().summary(instance, relabel=False)
         chosen = range(len(self)) if instance is None else [instance]
         weights = self.weights
         rows = []
@@ -323,7 +356,7 @@ class Posterior:
                 rows += [{"instance": i, "site": label, **row} for label, row in zip(labels, table, strict=True)]
         return pd.DataFrame(rows).set_index(["instance", "site"])
 
-    def to_arviz(self, key: KeyLike | None = None) -> Any:
+    def to_arviz(self, key: KeyLike | None = None, *, relabel: bool = True) -> Any:
         """The resampled draws as ArviZ `InferenceData`, with dimensions (chain, draw, instance, ...).
 
         A chain is a population and a draw is a particle. Sites whose sizes differ between instances are padded with NaN,
@@ -331,6 +364,7 @@ class Posterior:
 
         Args:
             key: A random key for `resampled`; by default `jax.random.key(0)`.
+            relabel: Whether to rename exchangeable components as `relabelled` does.
 
         Returns:
             An `arviz.InferenceData` with the groups `posterior`, `sample_stats` and `constant_data`.
@@ -343,7 +377,8 @@ class Posterior:
             warnings.simplefilter("ignore", FutureWarning)
             import arviz as az
 
-        equal = self.resampled(jax.random.key(0) if key is None else key)
+        labelled = self.relabelled() if relabel else self
+        equal = labelled.resampled(jax.random.key(0) if key is None else key)
         sites = [site for site in self._runner.sampler.sites if not site.observed]
         each = [equal[i] for i in range(len(self))]
         draws = {

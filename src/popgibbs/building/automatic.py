@@ -28,7 +28,7 @@ from popgibbs.model import (
     touched,
 )
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Components, Enumerated, Kernel, Laplace, Neural, Prior
+from popgibbs.proposals import ComponentDraw, Enumerated, Kernel, Laplace, Neural, Prior
 from popgibbs.smc import Block, BuiltSampler, NonCentredBlock, Plan, initial_plan, scaled_by, systematic
 
 _NUM_DRAWS = 64  # from the model, at which the scales of a network's inputs are measured
@@ -96,7 +96,7 @@ def component_draw(blocks: tuple[Block, ...], plans: Sequence[Plan], target: Tar
     return BuiltSampler(
         model=None,
         blocks=(
-            Block(*continuous, proposal=Components(by, plate), move=Metropolis(), name="components"),
+            Block(*continuous, proposal=ComponentDraw(by, plate), move=Metropolis(), name="components"),
             blocks[place],
         ),
         first=None,

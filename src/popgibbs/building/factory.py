@@ -1,6 +1,7 @@
 """The factory, which turns a model, blocks and an example instance into a checked sampler."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from jax.extend.core import Jaxpr
 from popgibbs._typing import Resampler, Values
 from popgibbs.building.automatic import check_sizes, completed, component_draw, has_components, is_automatic, prepared
 from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
+from popgibbs.building.component_rules import components_of
 from popgibbs.building.data_rules import (
     MIN_SIZE,
     check_plates,
@@ -32,7 +34,7 @@ from popgibbs.building.proposal_rules import (
     updates_of,
 )
 from popgibbs.data import Axes, complete
-from popgibbs.model import Summed, Target, latent_names
+from popgibbs.model import Exchangeable, Summed, Target, latent_names
 from popgibbs.moves import Metropolis
 from popgibbs.smc import Block, Bridge, BuiltSampler, Plan
 
@@ -46,6 +48,7 @@ def build(
     ess_threshold: float,
     first: BuiltSampler | None = None,
     bridge: Bridge | None = None,
+    exchangeable: Sequence[Exchangeable] | None = None,
     *,
     learned: bool = False,
 ) -> BuiltSampler:
@@ -70,6 +73,7 @@ def build(
         bridge = Bridge()
     check_cover(sites, proposed)
     check_models(proposed, target)
+    components = components_of(exchangeable, target)
     summed_out = {i: part for i, block in enumerate(proposed) if (part := finite_part(block, sites))}
     judged = (*proposed, *summed_out.values())
     candidates = tuple(candidate(block, target) for block in judged)
@@ -120,6 +124,7 @@ def build(
         ess_threshold=ess_threshold,
         small_example=is_small,
         bridge=bridge,
+        exchangeable=components,
         cannot_pad=cannot_pad or found_padding(findings, ready) or (first.cannot_pad if first else None),
     )
 

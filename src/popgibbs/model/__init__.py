@@ -1,5 +1,6 @@
 """A NumPyro program as a density: its sites, factors and conditionals, and the split of a weight into elements."""
 
+from popgibbs.model.components import Components, Exchangeable, exchangeable
 from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalData, Summed, condition
 from popgibbs.model.coordinates import Coordinates
 from popgibbs.model.noncentred import NonCentredConditional, non_centred
@@ -15,6 +16,7 @@ from popgibbs.model.program import (
     densities,
     draw,
     evaluate,
+    family,
     inspect,
     raw_sites,
     rescale,
@@ -25,7 +27,7 @@ from popgibbs.model.program import (
     unconstrain,
 )
 from popgibbs.model.soft import SoftConditional, responsibilities
-from popgibbs.model.state_space import StateSpaceModel, one_event
+from popgibbs.model.state_space import TIME, StateSpaceModel, one_event
 from popgibbs.model.steps import INTO_NEXT, Neighbour, StepConditional, StepSequence, shifted
 from popgibbs.model.target import Target, by_name, constant, entry_mask, latent_names, total, touched, undrawn
 
@@ -34,6 +36,7 @@ __all__ = [
     "AbstractSite",
     "BlockConditional",
     "by_name",
+    "Components",
     "condition",
     "Conditional",
     "Coordinates",
@@ -43,6 +46,9 @@ __all__ = [
     "draw",
     "entry_mask",
     "evaluate",
+    "Exchangeable",
+    "exchangeable",
+    "family",
     "inspect",
     "INTO_NEXT",
     "latent_names",
@@ -68,6 +74,7 @@ __all__ = [
     "StepSequence",
     "Summed",
     "Target",
+    "TIME",
     "total",
     "touched",
     "TRACING",

@@ -276,6 +276,13 @@ def _base(distribution: Any) -> Any:
     return distribution
 
 
+def family(distribution: Any) -> str:
+    """The name of a distribution's class, without the wrappers that NumPyro puts around it."""
+    base = _base(distribution)
+    name = getattr(base, "family", type(base).__name__)
+    return name.removesuffix("Logits").removesuffix("Probs")
+
+
 def _quantiles(distribution: Any) -> tuple[Any, Any]:
     """The median and the 84% quantile, if they have a closed form."""
     distribution = _base(distribution)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions.transforms import biject_to
 
 from popgibbs._typing import PRNGKey
+from popgibbs.model.program import family
 
 TIME = "time"  # the plate of the steps
 
@@ -113,6 +114,11 @@ class Chain(dist.Distribution):
         super().__init__((num_steps,), self._first.event_shape)
 
     @property
+    def family(self) -> str:
+        """The name that `APG.describe` shows."""
+        return f"chain of {family(self._first)}"
+
+    @property
     def support(self) -> Any:
         return self._first.support
 
@@ -175,6 +181,11 @@ class Emissions(dist.Distribution):
         self._emission: Callable[[Any], Any] = lambda state: one_event(model.emission(state, shared))
         self._one = self._emission(states[0])
         super().__init__((states.shape[0],), self._one.event_shape)
+
+    @property
+    def family(self) -> str:
+        """The name that `APG.describe` shows."""
+        return family(self._one)
 
     @property
     def support(self) -> Any:

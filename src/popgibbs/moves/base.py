@@ -58,6 +58,11 @@ class Move(eqx.Module):
     weighs: ClassVar[bool] = False  # takes every proposal and weighs it, so that an impossible one would bias the result
     sums_out_finite: ClassVar[bool] = False  # moves the continuous sites of a block with its finite ones summed out
 
+    @property
+    def summary(self) -> str:
+        """What the move does, in a few words, for `APG.describe`; by default the name of its class."""
+        return type(self).__name__
+
     @abstractmethod
     def __call__(
         self, keys: MoveKeys, proposal: BoundKernel | None, conditional: Conditional, particle: Particle

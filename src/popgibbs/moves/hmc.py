@@ -37,6 +37,10 @@ class HMC(Move):
     step_size: Any = eqx.field(kw_only=True)
     num_steps: int = eqx.field(static=True, kw_only=True, default=10)
 
+    @property
+    def summary(self) -> str:
+        return f"HMC, {self.num_steps} leapfrog steps"
+
     def __call__(
         self, keys: MoveKeys, proposal: BoundKernel | None, conditional: Conditional, particle: Particle
     ) -> tuple[Particle, Elements, MoveInfo]:

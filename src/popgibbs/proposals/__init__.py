@@ -2,7 +2,7 @@
 
 from popgibbs.proposals.along import MovesAlong
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
-from popgibbs.proposals.components import Components
+from popgibbs.proposals.components import ComponentDraw
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.neural import Neural
@@ -13,7 +13,7 @@ from popgibbs.proposals.relabelling import Shuffled, log_average_over_labellings
 __all__ = [
     "as_kernel",
     "BoundKernel",
-    "Components",
+    "ComponentDraw",
     "Enumerated",
     "Kernel",
     "key_for",

@@ -97,6 +97,11 @@ class Kernel(eqx.Module):
     is_learned: ClassVar[bool] = False  # `prepared` makes its networks
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
 
+    @property
+    def summary(self) -> str:
+        """What the kernel does, in a few words, for `APG.describe`; by default the name of its class."""
+        return type(self).__name__
+
     @abstractmethod
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         """Bind the kernel to a key and a conditional.

@@ -42,7 +42,7 @@ _WIDE = 0.05
 _INFLATED = 1.15  # standard deviations, because the expected log joint ignores what the assignments do not tell
 
 
-class Components(Kernel):
+class ComponentDraw(Kernel):
     """The first draw of all continuous sites of a model with components and an assignment."""
 
     from_model: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class Components(Kernel):
     rounds: int = eqx.field(static=True, default=5)
     empty: float = eqx.field(static=True, default=0.1)  # how often a component begins, and stays, without data
 
-    def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundComponents":
+    def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundComponentDraw":
         assert isinstance(conditional, BlockConditional)
         key_seeds, key_draw, key_order = jax.random.split(standard(key), 3)
         sites = by_name(conditional.target.sites)
@@ -65,7 +65,7 @@ class Components(Kernel):
         keys = jax.random.split(key_draw, len(groups))
         bound = [em.gaussian(k, group, *state) for k, group in zip(keys, groups, strict=True)]
         order = jax.random.permutation(key_order, conditional.target.plate_sizes[self.plate])
-        return BoundComponents(conditional, bound, groups, self.plate, order)
+        return BoundComponentDraw(conditional, bound, groups, self.plate, order)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _renormalised(gates: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class BoundComponents(BoundKernel):
+class BoundComponentDraw(BoundKernel):
     """Gaussians for all groups of sites, the first of them components, whose labels are shuffled."""
 
     conditional: BlockConditional

@@ -32,6 +32,10 @@ class Enumerated(Kernel):
     is_exact: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
 
+    @property
+    def summary(self) -> str:
+        return "exact, by enumeration"
+
     def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundEnumeration":
         return BoundEnumeration(key, conditional)
 

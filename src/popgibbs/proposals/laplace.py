@@ -35,6 +35,10 @@ class Laplace(Kernel):
     num_steps: int = eqx.field(static=True, default=5)
     wide: float = eqx.field(static=True, default=0.1)
 
+    @property
+    def summary(self) -> str:
+        return f"Laplace, {self.num_steps} Newton steps"
+
     def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundGaussian":
         coordinates = Coordinates(conditional)  # pyright: ignore[reportArgumentType]
         loc, factor = stop_gradient(mode_and_precision(coordinates, self.num_steps))

@@ -24,6 +24,10 @@ class Prior(Kernel):
     needs_parents: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
 
+    @property
+    def summary(self) -> str:
+        return "draw from the prior"
+
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         return BoundPrior(key, conditional)
 

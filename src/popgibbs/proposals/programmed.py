@@ -18,6 +18,10 @@ class Programmed(Kernel):
 
     program: Any
 
+    @property
+    def summary(self) -> str:
+        return f"program {getattr(self.program, '__name__', type(self.program).__name__)}"
+
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         return BoundProgram(conditional.bind(self.program), key, conditional)
 

@@ -37,6 +37,10 @@ class Shuffled(Kernel):
     kernel: Kernel
     plate: str = eqx.field(static=True)
 
+    @property
+    def summary(self) -> str:
+        return f"{self.kernel.summary}; first draw shuffled over {self.plate}"
+
     def bind(self, key: PRNGKey, conditional: Any) -> "BoundShuffle":
         conditional = self.by_component(conditional)
         order = jax.random.permutation(fold_in(unrolled(key), _SHUFFLE), conditional.target.plate_sizes[self.plate])

@@ -129,6 +129,18 @@ class Block(eqx.Module):
         """Whether the first draw needs the parents of its sites."""
         return self.kernel.needs_parents
 
+    def element_plates(self, partition: Partition) -> tuple[str, ...]:
+        """The plates whose elements have their own weights."""
+        return partition.plates
+
+    def weight_summary(self, partition: Partition) -> str:
+        """How the weight splits, in a few words, for `APG.describe`."""
+        if partition.whole:
+            return "whole"
+        if partition.assigned_by is not None:
+            return f"by {partition.plates[0]}, assigned by {partition.assigned_by.name}"
+        return f"by {' × '.join(partition.plates)}"
+
     def with_move(self, move: Move) -> "Block":
         """The same block with another move.
 

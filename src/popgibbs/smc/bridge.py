@@ -56,6 +56,11 @@ class Bridge:
     def __post_init__(self) -> None:
         whole_number("num_temperatures", self.num_temperatures, 1)
 
+    @property
+    def summary(self) -> str:
+        """How it draws the first particles, in a few words, for `APG.describe`."""
+        return f"from the prior, annealed over {self.num_temperatures} temperatures by the blocks' sweeps"
+
     def beta(self, step: Array) -> Float[Array, ""]:
         """The power of the likelihood after a step."""
         return (step / self.num_temperatures) ** _POWER

@@ -7,7 +7,7 @@ import equinox as eqx
 
 from popgibbs._typing import Resampler
 from popgibbs.data import Data
-from popgibbs.model import Partition, Site, Target, constant
+from popgibbs.model import Components, Partition, Site, Target, constant
 from popgibbs.smc.block import Block
 from popgibbs.smc.bridge import Bridge
 from popgibbs.smc.context import Context, Plan
@@ -26,6 +26,7 @@ class BuiltSampler(eqx.Module):
     small_example: bool = eqx.field(static=True, default=False)  # the example was too small to show effects of padding
     cannot_pad: str | None = eqx.field(static=True, default=None)  # why instances of several sizes are refused
     bridge: Bridge | None = eqx.field(static=True, default=None)  # draws the first particles instead of the blocks
+    exchangeable: tuple[Components, ...] = eqx.field(static=True, default=())  # components without an order
     beta: Any = None  # the power of the likelihood in tempered training; None: 1
 
     @property

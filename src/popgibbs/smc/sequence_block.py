@@ -6,7 +6,17 @@ from typing import Any, ClassVar
 from jaxtyping import Array
 
 from popgibbs._typing import PRNGKey, Values
-from popgibbs.model import Conditional, Site, StateSpaceModel, StepSequence, Target, touched, undrawn
+from popgibbs.model import (
+    TIME,
+    Conditional,
+    Partition,
+    Site,
+    StateSpaceModel,
+    StepSequence,
+    Target,
+    touched,
+    undrawn,
+)
 from popgibbs.moves import Move
 from popgibbs.smc.block import Block
 from popgibbs.smc.context import Context
@@ -52,6 +62,12 @@ class SequenceBlock(Block):
     def needs_parents(self) -> bool:
         """Whether the first draw needs the globals: the factors of a step depend on them."""
         return self.kernel.from_model
+
+    def element_plates(self, partition: Partition) -> tuple[str, ...]:
+        return (TIME,)
+
+    def weight_summary(self, partition: Partition) -> str:
+        return "step by step"
 
     def sequence(self, target: Target) -> StepSequence:
         return StepSequence(target, self.proposal)
