@@ -12,12 +12,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 SMOKE = "--smoke" in sys.argv
-SAMPLING = (
+SAMPLING: dict[str, Any] = (
     {"num_populations": 2, "num_particles": 4, "num_sweeps": 2}
     if SMOKE
     else {"num_populations": 10, "num_particles": 20, "num_sweeps": 19}
 )
-TRAINING = {"num_steps": 2, "num_particles": 4, "batch_size": 2, "progress": False} if SMOKE else {"num_steps": 2_000}
+TRAINING: dict[str, Any] = (
+    {"num_steps": 2, "num_particles": 4, "batch_size": 2, "progress": False} if SMOKE else {"num_steps": 2_000}
+)
 
 
 def save(figure: Any, name: str) -> None:
