@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import product
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 from tools.gallery.gibbs import normal_gamma
 from tools.gallery.moments import Values
 
@@ -15,7 +15,7 @@ def log_evidence(log_joint: LogJoint, instance: Values) -> float:
     """The sum over the assignments of all data of an instance with one argument."""
     (data,) = instance.values()
     num_points = len(data) if log_joint is not lda else np.size(data)
-    return float(logsumexp(log_joint(instance, assignments(num_points))))
+    return float(np.logaddexp.reduce(log_joint(instance, assignments(num_points))))
 
 
 def assignments(num_points: int) -> np.ndarray:

@@ -26,12 +26,12 @@ NAMES = {
 
 def mixture(y):
     """Two Gaussians; the reference orders the means, which a sampler of unordered ones does afterwards."""
-    share = numpyro.sample("theta", dist.Beta(5.0, 5.0))
+    share: Any = numpyro.sample("theta", dist.Beta(5.0, 5.0))
     with numpyro.plate("components", 2):
-        mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
-        sigma = numpyro.sample("sigma", dist.HalfNormal(2.0))
+        mu: Any = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+        sigma: Any = numpyro.sample("sigma", dist.HalfNormal(2.0))
     with numpyro.plate("points", len(y)):
-        c = numpyro.sample("c", dist.Categorical(probs=jnp.stack([share, 1 - share])))
+        c: Any = numpyro.sample("c", dist.Categorical(probs=jnp.stack([share, 1 - share])))
         numpyro.sample("y", dist.Normal(mu[c], sigma[c]), obs=y)
 
 
