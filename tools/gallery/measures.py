@@ -75,6 +75,12 @@ def errors(ours: Moments, reference: Moments) -> dict[str, Any]:
     }
 
 
-def evidence_rms(ours: np.ndarray, exact: np.ndarray) -> float:
-    """Root mean squared error of the log evidence, in nats."""
-    return float(np.sqrt(np.mean((ours[: len(exact)] - exact) ** 2)))
+def evidence(posterior: Any, exact: np.ndarray) -> dict[str, Any]:
+    """Errors of the log evidence in nats: their root mean square, the median and the worst, and what the sampler says."""
+    error = posterior.log_evidence[: len(exact)] - exact
+    return {
+        "evidence_rms": float(np.sqrt(np.mean(error**2))),
+        "evidence_median": float(np.median(np.abs(error))),
+        "evidence_worst": float(error[np.argmax(np.abs(error))]),
+        "evidence_error": float(np.mean(posterior.log_evidence_error[: len(exact)])),
+    }

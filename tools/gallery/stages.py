@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from tools.gallery.entries import Entry
-from tools.gallery.measures import coverage, errors, evidence_rms, measure
+from tools.gallery.measures import coverage, errors, evidence, measure
 from tools.gallery.moments import Moments
 
 import popgibbs as pg
@@ -93,15 +93,13 @@ def _measured(entry: Entry, stage: str, settings: Settings, folder: Path, say: C
     reference = _reference(kept, lambda: entry.reference(sampler.model, instances[few], latents[few]))
     found |= errors(own.moments, reference)
     if reference.log_evidence is not None:
-        found["evidence_rms"] = evidence_rms(posterior.log_evidence, reference.log_evidence)
-        found["evidence_error"] = float(np.mean(posterior.log_evidence_error))
+        found |= evidence(posterior, reference.log_evidence)
     elif entry.enumerate is not None:
         say("evidence of small instances")
         small, _ = sampler.simulate(jax.random.key(4), settings.compared, like=[entry.small])
         exact = np.array([entry.enumerate(instance) for instance in small])
         posterior = sampler.sample(jax.random.key(5), small, **settings.sampling)
-        found["evidence_rms"] = evidence_rms(posterior.log_evidence, exact)
-        found["evidence_error"] = float(np.mean(posterior.log_evidence_error))
+        found |= evidence(posterior, exact)
     return found
 
 
