@@ -26,23 +26,24 @@ def run(
 ) -> Moments:
     """Moments of every latent number; instances whose R-hat is too large are flagged."""
     free = reparam(model, config={name: LocScaleReparam(0.0) for name in non_centred})
-    sampler = MCMC(
-        NUTS(free, target_accept_prob=0.9),
-        num_warmup=num_steps // 2,
-        num_samples=num_steps,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-        jit_model_args=True,
-    )
+
+    @jax.jit  # around everything, so that the second instance compiles nothing
+    def draw(key: jax.Array, instance: Values) -> dict[str, jax.Array]:
+        sampler = MCMC(
+            NUTS(free, target_accept_prob=0.9),
+            num_warmup=num_steps // 2,
+            num_samples=num_steps,
+            num_chains=num_chains,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        sampler.run(key, **instance)
+        return sampler.get_samples(group_by_chain=True)
+
     found = []
     for index, instance in enumerate(instances):
-        sampler.run(jax.random.fold_in(jax.random.key(seed), index), **instance)
-        draws = {
-            name: np.asarray(values, float)
-            for name, values in sampler.get_samples(group_by_chain=True).items()
-            if not name.endswith("_decentered")
-        }
+        drawn = draw(jax.random.fold_in(jax.random.key(seed), index), dict(instance))
+        draws = {name: np.asarray(values, float) for name, values in drawn.items() if not name.endswith("_decentered")}
         worst = max(np.max(split_gelman_rubin(values)) for values in draws.values())
         flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
         one = moments(continuous(flat))
