@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check wheel lowest bench tables docs clean
+.PHONY: demo test check wheel lowest bench gallery tables docs clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -45,6 +45,9 @@ lowest:                         ## the same with every dependency at its lower b
 
 bench: $(VENV)/.bench           ## time against peers; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks.run
+
+gallery: $(VENV)/.runtime       ## measure the examples against references; continues where it stopped
+	$(BIN)/python -m tools.gallery $(GALLERY)
 
 tables: $(VENV)/.runtime        ## write the tables of README and docs/explanation from docs/results
 	$(BIN)/python docs/tables.py
