@@ -1,37 +1,17 @@
 """Blocks and proposals built from the model, for users who name neither."""
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
-from typing import Any
 
 import jax
 from numpyro.distributions.transforms import biject_to
 
-from popgibbs._compiling import initialised, jit_once
-from popgibbs._typing import PRNGKey, Values
 from popgibbs.building.block_rules import shared_plates
-from popgibbs.model import (
-    BlockConditional,
-    Partition,
-    Site,
-    Target,
-    by_name,
-    condition,
-    draw,
-    latent_names,
-    program,
-    raw_sites,
-    simulate,
-    simulates,
-    touched,
-)
+from popgibbs.model import Partition, Site, Target, by_name, latent_names, program, raw_sites, touched
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import ComponentDraw, Enumerated, Kernel, Laplace, Neural, Prior
-from popgibbs.smc import Block, BuiltSampler, NonCentredBlock, Plan, initial_plan, scaled_by, systematic
+from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior
+from popgibbs.smc import Block, NonCentredBlock, scaled_by
 
-_NUM_DRAWS = 64  # from the model, at which the scales of a network's inputs are measured
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
 
 
@@ -72,43 +52,6 @@ def _blocks_of(name: str, target: Target) -> tuple[Block, ...]:
 def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
     """Whether every block leaves its proposal to the sampler."""
     return blocks is None or all(block.is_automatic for block in blocks)
-
-
-def has_components(blocks: tuple[Block, ...]) -> bool:
-    """Whether a block's sites are components: they start alike, and no statistic of all data tells them apart."""
-    return any(block.assigned_by for block in blocks)
-
-
-def component_draw(blocks: tuple[Block, ...], plans: Sequence[Plan], target: Target) -> BuiltSampler | None:
-    """A sampler whose first draw finds components by EM, for models with one assignment and no other discrete site."""
-    sites = by_name(target.sites)
-    named = {block.assigned_by for block in blocks if block.assigned_by}
-    discrete = [name for name in latent_names(target.sites) if sites[name].discrete]
-    if len(named) != 1 or discrete != list(named):
-        return None
-    (by,) = named
-    (plate,) = {block_plate for block in blocks if block.assigned_by for block_plate in _component_plates(block, sites)}
-    if any(sites[name].axis(p) is None for name in touched(target.sites, [by]) for p, _ in sites[by].plates):
-        return None
-    continuous = tuple(name for name in latent_names(target.sites) if name != by)
-    whole = Partition(target.sites)
-    place = next(index for index, block in enumerate(blocks) if by in block.sites)
-    return BuiltSampler(
-        model=None,
-        blocks=(
-            Block(*continuous, proposal=ComponentDraw(by, plate), move=Metropolis(), name="components"),
-            blocks[place],
-        ),
-        first=None,
-        sites=target.sites,
-        plans=(Plan(partition=whole, first_partition=whole, summed=None, proved=True), plans[place]),
-        resampler=systematic,
-        ess_threshold=1.0,
-    )
-
-
-def _component_plates(block: Block, sites: dict[str, Site]) -> tuple[str, ...]:
-    return shared_plates([sites[name] for name in block.sites])
 
 
 def _completed(block: Block, target: Target, learned: bool) -> Block:
@@ -208,46 +151,3 @@ def check_sizes(block: Block, partition: Partition, target: Target) -> None:
             f"block '{block.name}': Laplace() would need one Gaussian for {num_numbers} numbers, because they are not "
             "independent of each other given the rest; split the site in the model, or pass another proposal="
         )
-
-
-def prepared(blocks: tuple[Block, ...], target: Target, partitions: Sequence[Partition]) -> tuple[Block, ...]:
-    """The blocks with networks that fit the model, for kernels that have any."""
-    learned = [i for i, block in enumerate(blocks) if block.kernel is not None and block.kernel.is_learned]
-    if not learned:
-        return blocks
-    # Networks do not make the first draw of components.
-    first, drawn_before, drawn = {} if has_components(blocks) else dict(initial_plan(blocks)), {}, ()
-    for index in range(len(blocks)):
-        drawn_before[index] = drawn
-        drawn += first.get(index, ())
-    facts: dict[tuple[int, bool], Any] = {}
-
-    def one(key: PRNGKey) -> Any:
-        arrays, latents = drawn_instance(target, key)
-        here, found = replace(target, data=replace(target.data, values=arrays)), {}
-        for index in learned:
-            block, partition = blocks[index], partitions[index]
-            conditionals = {False: condition(here, latents, block.sites, partition)}
-            if names := first.get(index):
-                given = {name: latents[name] for name in drawn_before[index]}
-                conditionals[True] = BlockConditional(here, partition, names=names, given=given, initial=True)
-            for initial, conditional in conditionals.items():
-                found[index, initial], facts[index, initial] = block.kernel.inputs(conditional)
-        return found
-
-    samples = jax.device_get(jit_once(jax.vmap(one))(jax.random.split(jax.random.key(0), _NUM_DRAWS)))
-
-    def complete(index: int, block: Block) -> Block:
-        inputs = [(samples[at], facts[at]) if (at := (index, initial)) in facts else None for initial in (False, True)]
-        return block.changed(kernel=initialised(lambda key: block.kernel.prepared(key, *inputs), jax.random.key(index)))
-
-    return tuple(complete(i, block) if i in learned else block for i, block in enumerate(blocks))
-
-
-def drawn_instance(target: Target, key: PRNGKey) -> tuple[Values, Values]:
-    """An instance and its latents from the model, or the example with latents from the prior if it cannot be drawn."""
-    try:
-        simulates(target.model, target.data.values)
-    except ValueError:
-        return target.data.values, draw(target.program, key)
-    return simulate(target.model, target.data.values, key)

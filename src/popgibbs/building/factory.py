@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 
 from popgibbs._typing import Resampler, Values
-from popgibbs.building.automatic import check_sizes, completed, component_draw, has_components, is_automatic, prepared
+from popgibbs.building.automatic import check_sizes, completed, is_automatic
 from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
 from popgibbs.building.component_rules import components_of
 from popgibbs.building.data_rules import (
@@ -20,6 +20,8 @@ from popgibbs.building.data_rules import (
     fails_padded,
     sites_of,
 )
+from popgibbs.building.first_draws import component_draw, has_components, is_direct
+from popgibbs.building.fitted import exact_where_possible, prepared
 from popgibbs.building.lapack import calls_lapack, warn_of_waiting_calls
 from popgibbs.building.probes import Findings, measure
 from popgibbs.building.proposal_rules import (
@@ -69,7 +71,7 @@ def build(
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
     proposed = completed(blocks, target, learned=learned)
     chooses_first = bridge is None and first is None and is_automatic(blocks)
-    if chooses_first and not (learned and not has_components(proposed)):
+    if chooses_first and (has_components(proposed) or not (learned or is_direct(proposed, target))):
         bridge = Bridge()
     check_cover(sites, proposed)
     check_models(proposed, target)
@@ -77,6 +79,7 @@ def build(
     summed_out = {i: part for i, block in enumerate(proposed) if (part := finite_part(block, sites))}
     judged = (*proposed, *summed_out.values())
     candidates = tuple(candidate(block, target) for block in judged)
+    proposed = exact_where_possible(proposed, blocks, target, candidates)
     ready = prepared(proposed, target, candidates)
     judged = (*ready, *summed_out.values())
     first_draws = {} if bridge else _first_draws(ready, target, first)
@@ -112,7 +115,7 @@ def build(
         )
         for i in range(len(ready))
     ]
-    if chooses_first and has_components(ready) and (found := component_draw(ready, plans, target)):
+    if chooses_first and has_components(ready) and (found := component_draw(ready, plans, components, target)):
         first, bridge = found, None
     return BuiltSampler(
         model=model,

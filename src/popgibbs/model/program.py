@@ -98,7 +98,7 @@ class Site:
     event_dim: int
     discrete: bool
     support: tuple[int, ...] | None  # the values of a finite discrete site
-    simplex: bool  # whether a value is a vector of shares
+    family: str | None  # the exponential family on its support, if there is one: normal, gamma, beta or dirichlet
     categorical: bool  # whether values are labels, whose distances mean nothing
     parents: frozenset[str]  # other latents that its log-probabilities depend on
     arguments: frozenset[str]  # data arguments that they depend on
@@ -426,7 +426,7 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
                     event_dim=site["fn"].event_dim,
                     discrete=bool(site["fn"].is_discrete),
                     support=None if observed else finite_support(site["fn"]),
-                    simplex=site["fn"].support is constraints.simplex,
+                    family=_family_on(site["fn"].support),
                     categorical=isinstance(_base(site["fn"]), CategoricalLogits | CategoricalProbs),
                     parents=frozenset(),
                     arguments=frozenset(),
@@ -450,6 +450,19 @@ def inspect(model: Callable[..., Any], data: Mapping[str, Any]) -> tuple[Site, .
         )
         for site in sites
     )
+
+
+def _family_on(support: Any) -> str | None:
+    """The exponential family whose members have this support."""
+    while isinstance(support, type(constraints.independent(constraints.real, 1))):
+        support = support.base_constraint
+    families = {
+        "normal": (constraints.real, constraints.real_vector),
+        "gamma": (constraints.positive,),
+        "beta": (constraints.unit_interval,),
+        "dirichlet": (constraints.simplex,),
+    }
+    return next((name for name, supports in families.items() if any(support is s for s in supports)), None)
 
 
 def finite_support(distribution: Any) -> tuple[int, ...] | None:

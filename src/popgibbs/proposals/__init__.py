@@ -3,6 +3,7 @@
 from popgibbs.proposals.along import MovesAlong
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.components import ComponentDraw
+from popgibbs.proposals.conjugate import Conjugate, is_exact
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.neural import Neural
@@ -14,7 +15,9 @@ __all__ = [
     "as_kernel",
     "BoundKernel",
     "ComponentDraw",
+    "Conjugate",
     "Enumerated",
+    "is_exact",
     "Kernel",
     "key_for",
     "Laplace",

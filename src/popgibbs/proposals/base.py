@@ -115,6 +115,11 @@ class Kernel(eqx.Module):
             The bound kernel.
         """
 
+    def made_exact(self, family: str) -> "Kernel":
+        """The kernel for factors that together have the form of an exponential family; by default the kernel itself."""
+        del family
+        return self
+
     def inputs(self, conditional: Conditional) -> tuple[Any, Any]:
         """What `prepared` needs to know of a conditional: arrays, and facts that are not arrays."""
         del conditional

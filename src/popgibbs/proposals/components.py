@@ -51,6 +51,7 @@ class ComponentDraw(Kernel):
 
     by: str = eqx.field(static=True)  # the assignment
     plate: str = eqx.field(static=True)  # of the components
+    shuffled: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True)  # axes over components, if they are alike
     rounds: int = eqx.field(static=True, default=5)
     empty: float = eqx.field(static=True, default=0.1)  # how often a component begins, and stays, without data
 
@@ -64,8 +65,9 @@ class ComponentDraw(Kernel):
         state = em.run(key_seeds, self.rounds, self.empty)
         keys = jax.random.split(key_draw, len(groups))
         bound = [em.gaussian(k, group, *state) for k, group in zip(keys, groups, strict=True)]
-        order = jax.random.permutation(key_order, conditional.target.plate_sizes[self.plate])
-        return BoundComponentDraw(conditional, bound, groups, self.plate, order)
+        size = conditional.target.plate_sizes[self.plate]
+        order = jax.random.permutation(key_order, size) if self.shuffled else jnp.arange(size)
+        return BoundComponentDraw(bound, groups, dict(self.shuffled), order)
 
 
 @dataclass(frozen=True)
@@ -156,12 +158,11 @@ def _renormalised(gates: Array) -> Array:
 
 @dataclass(frozen=True)
 class BoundComponentDraw(BoundKernel):
-    """Gaussians for all groups of sites, the first of them components, whose labels are shuffled."""
+    """Gaussians for all groups of sites, the first of them components; components that are alike are shuffled."""
 
-    conditional: BlockConditional
     bound: list[BoundGaussian]
     groups: list[tuple[str, ...]]
-    plate: str
+    axes: dict[str, tuple[int, ...]]  # by site, those that run over components
     order: Int[Array, " component"]
 
     def draw(self) -> tuple[Values, Elements]:
@@ -175,29 +176,26 @@ class BoundComponentDraw(BoundKernel):
 
     def _taken(self, values: Values, order: Int[Array, " component"]) -> Values:
         """The values with their components in another order."""
-        return {
-            name: jnp.take(value, order, axis=axis) if (axis := self._axis(name, value)) is not None else value
-            for name, value in values.items()
-        }
-
-    def _axis(self, name: str, value: Array) -> int | None:
-        """The axis of a site's value that runs over components: that of their plate, or of one share for each."""
-        site = by_name(self.conditional.target.sites)[name]
-        if (axis := site.axis(self.plate)) is not None:
-            return axis - site.event_dim
-        num = self.conditional.target.plate_sizes[self.plate]
-        return -1 if site.simplex and value.shape[-1] == num else None
+        taken = dict(values)
+        for name in values:
+            for axis in self.axes.get(name, ()):
+                taken[name] = jnp.take(taken[name], order, axis=axis)
+        return taken
 
     def _log_density(self, values: Values) -> Elements:
-        components, *others = self.bound
+        log_q = jnp.zeros(())
+        for bound, group in zip(self.bound, self.groups, strict=True):
+            own = {name: values[name] for name in group}
+            is_shuffled = self.axes and group == self.groups[0]
+            log_q += self._averaged(bound, own) if is_shuffled else jnp.sum(bound.score(own))
+        return log_q[None]
+
+    def _averaged(self, components: BoundGaussian, values: Values) -> Array:
+        """The density of the components, averaged over their labellings."""
         places = jnp.arange(self.order.shape[0])
-        inside = {name: values[name] for name in self.groups[0]}
 
         def rolled(shift: Array) -> Elements:
-            return components.score(self._taken(inside, (places + shift) % places.size))
+            return components.score(self._taken(values, (places + shift) % places.size))
 
         by_shift = jax.vmap(rolled)(places)
-        log_q = log_average_over_labellings(by_shift[(places - places[:, None]) % places.size, places[:, None]])
-        for bound, group in zip(others, self.groups[1:], strict=True):
-            log_q += jnp.sum(bound.score({name: values[name] for name in group}))
-        return log_q[None]
+        return log_average_over_labellings(by_shift[(places - places[:, None]) % places.size, places[:, None]])

@@ -8,6 +8,7 @@ from jax.lax import stop_gradient
 from popgibbs._typing import PRNGKey
 from popgibbs.model import Conditional, Coordinates
 from popgibbs.proposals.base import Kernel
+from popgibbs.proposals.conjugate import Conjugate
 from popgibbs.proposals.gaussian import BoundGaussian
 from popgibbs.proposals.newton import mode_and_precision
 
@@ -37,7 +38,11 @@ class Laplace(Kernel):
 
     @property
     def summary(self) -> str:
-        return f"Laplace, {self.num_steps} Newton steps"
+        return f"Laplace, {self.num_steps} Newton steps" if self.wide else "exact, Normal"
+
+    def made_exact(self, family: str) -> Kernel:
+        """The kernel for factors that have the form of an exponential family."""
+        return Laplace(num_steps=2, wide=0.0) if family == "normal" else Conjugate(family)
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundGaussian":
         coordinates = Coordinates(conditional)  # pyright: ignore[reportArgumentType]

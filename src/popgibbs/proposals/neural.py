@@ -1,6 +1,6 @@
 """A learned Gaussian per element, from neural sufficient statistics and Newton's method, as a proposal."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.model import BlockConditional, Conditional, Coordinates, by_name, entry_mask, touched
 from popgibbs.proposals.base import BoundKernel, Kernel
 from popgibbs.proposals.gaussian import BoundGaussian, Shape
+from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.newton import local_features, mode_and_precision
 from popgibbs.proposals.pooling import (
     ChildStatistics,
@@ -89,9 +90,22 @@ class Neural(Kernel):
     wide: float = eqx.field(static=True, default=0.05)
     update: Any = None
     first: Any = None
+    exact: Kernel | None = None  # draws instead of the networks, where all factors exist
+
+    @property
+    def summary(self) -> str:
+        if self.exact is not None:
+            return self.exact.summary
+        return f"Neural, {self.refine} Newton steps" if self.refine else "Neural"
+
+    def made_exact(self, family: str) -> Kernel:
+        """The kernel for factors that have the form of an exponential family: only its first draw is learned."""
+        return replace(self, exact=Laplace().made_exact(family))
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         assert isinstance(conditional, BlockConditional)
+        if self.exact is not None and _is_complete(conditional):
+            return self.exact.bind(key, conditional)
         guess, correction = self.first if conditional.initial else self.update
         coordinates = Coordinates(conditional)
         loc, factor = guess(conditional, coordinates.size)
@@ -121,10 +135,13 @@ class Neural(Kernel):
         return (real, given_columns(conditional, plan.visible)), plan
 
     def prepared(self, key: PRNGKey, update: tuple[Any, Any], first: tuple[Any, Any] | None) -> "Neural":
-        if self.update is not None:
+        if self.update is not None or self.first is not None:
             return self
         key_update, key_first = jax.random.split(key)
-        networks = self._networks(key_update, *update), None if first is None else self._networks(key_first, *first)
+        networks = [
+            None if part is None or (self.exact and part[1].complete) else self._networks(own_key, *part)
+            for own_key, part in ((key_update, update), (key_first, first))
+        ]
         return eqx.tree_at(lambda k: (k.update, k.first), self, networks, is_leaf=lambda x: x is None)
 
     def _networks(self, key: PRNGKey, samples: Any, plan: "Plan") -> tuple[Guess, Any]:

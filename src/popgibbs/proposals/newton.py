@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from popgibbs.distributions.normals import floored_cholesky, solve_triangular
@@ -12,7 +13,8 @@ from popgibbs.model import Coordinates
 
 _LEAST_PRECISION = 0.05  # in units of the prior: where the curvature is not positive, the Gaussian is this broad
 _DISTANCE = 1.5  # standard deviations from the mode at which the shape of a density is measured
-_LONGEST_STEP = 4.0  # of Newton's method, in prior scales
+_LENGTHS = np.array([1.0, 0.3, 0.1, 0.0, 3.0, 9.0])  # of which the best is taken; the first of equal ones
+_LONGEST_STEP = 4.0  # of Newton's method, in prior scales, before it is lengthened
 
 
 def gradient_of(coordinates: Coordinates) -> Callable[[Array], Array]:
@@ -44,11 +46,15 @@ def mode_and_precision(
         step = solve_triangular(factor, solve_triangular(factor, slope), transposed=True)
         step *= jnp.minimum(1.0, _LONGEST_STEP / jnp.maximum(jnp.linalg.norm(step, axis=-1, keepdims=True), 1e-30))
         step = jnp.where(jnp.isfinite(step), step, 0.0)
-        here = coordinates.log_density(position)
-        for _ in range(2):
-            worse = ~(coordinates.log_density(position + step) >= here - 1e-3)
-            step = jnp.where(worse[:, None], 0.3 * step, step)
-        return position + step
+
+        def tried(length: Array) -> Array:
+            density = coordinates.log_density(position + length * step)
+            return jnp.where(jnp.isnan(density), -jnp.inf, density)
+
+        # Newton's step is too long where the curvature is small, and too short where a density falls exponentially, as
+        # that of a log-scale does.
+        best = jnp.argmax(jax.lax.map(tried, jnp.asarray(_LENGTHS)), axis=0)
+        return position + jnp.asarray(_LENGTHS)[best][:, None] * step
 
     if start is None:
         start = jnp.zeros((coordinates.num_elements, coordinates.size))
