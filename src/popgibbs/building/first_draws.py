@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from popgibbs.building.block_rules import shared_plates
 from popgibbs.model import Components, Partition, Target, by_name, latent_names, touched
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import ComponentDraw
+from popgibbs.proposals import ComponentDraw, seeds_among
 from popgibbs.smc import Block, BuiltSampler, Plan, initial_plan, systematic
 
 
@@ -28,7 +28,10 @@ def is_direct(blocks: tuple[Block, ...], target: Target) -> bool:
 def component_draw(
     blocks: tuple[Block, ...], plans: Sequence[Plan], exchangeable: Sequence[Components], target: Target
 ) -> BuiltSampler | None:
-    """A sampler whose first draw finds components by EM, for models with one assignment and no other discrete site."""
+    """A sampler whose first draw finds components by EM, for models with one assignment and no other discrete site.
+
+    None where observed entries cannot be seeds, such as the words of documents; EM from random gates finds poor modes.
+    """
     sites = by_name(target.sites)
     named = {block.assigned_by for block in blocks if block.assigned_by}
     discrete = [name for name in latent_names(target.sites) if sites[name].discrete]
@@ -38,7 +41,8 @@ def component_draw(
     (plate,) = {
         plate for block in blocks if block.assigned_by for plate in shared_plates([sites[n] for n in block.sites])
     }
-    if any(sites[name].axis(p) is None for name in touched(target.sites, [by]) for p, _ in sites[by].plates):
+    outside = any(sites[name].axis(p) is None for name in touched(target.sites, [by]) for p, _ in sites[by].plates)
+    if outside or not seeds_among(target, by):
         return None
     alike = next((components for components in exchangeable if components.plate == plate), None)
     continuous = tuple(name for name in latent_names(target.sites) if name != by)

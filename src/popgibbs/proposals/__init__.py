@@ -2,7 +2,7 @@
 
 from popgibbs.proposals.along import MovesAlong
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
-from popgibbs.proposals.components import ComponentDraw
+from popgibbs.proposals.components import ComponentDraw, seeds_among
 from popgibbs.proposals.conjugate import Conjugate, is_exact
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
@@ -26,6 +26,7 @@ __all__ = [
     "MovesAlong",
     "Prior",
     "Programmed",
+    "seeds_among",
     "Shuffled",
     "sites_at",
 ]

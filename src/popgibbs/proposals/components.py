@@ -24,7 +24,9 @@ from popgibbs.model import (
     Conditional,
     Coordinates,
     Partition,
+    Site,
     SoftConditional,
+    Target,
     by_name,
     entry_mask,
     responsibilities,
@@ -38,8 +40,10 @@ from popgibbs.proposals.relabelling import log_average_over_labellings
 from popgibbs.statistics import spread_points
 
 _STEPS = 2  # of Newton's method in every round
-_WIDE = 0.05
-_INFLATED = 1.15  # standard deviations, because the expected log joint ignores what the assignments do not tell
+# Standard deviations, because the expected log joint ignores what the assignments do not tell. With 1.15 the evidence of
+# overlapping clusters came out 0.3 nats lower, from modes that draws did not reach.
+_INFLATED = 1.5
+_WIDE = 0.1  # the share of draws that are three times as wide
 
 
 class ComponentDraw(Kernel):
@@ -125,17 +129,14 @@ class _EM:
         )
 
     def _seeded(self, key: PRNGKey, num: int) -> Float[Array, "value *element"]:
-        """Gates by the distance of the assigned entries from a few of them, or random ones where entries are labels."""
+        """Gates by the distance of the assigned entries from a few of them."""
         target, sites = self.conditional.target, by_name(self.conditional.target.sites)
-        plates = dict(sites[self.by].plates)
         shape = tuple(target.plate_sizes[plate] for plate, _ in sites[self.by].plates)
         observed = target.observed
-        children = [site for site in target.sites if self.by in site.parents and site.observed]
-        metric = [site for site in children if not site.categorical and set(plates) == set(dict(site.plates))]
-        if not metric:
-            return jax.nn.softmax(jax.random.gumbel(key, (num, *shape)), axis=0)
         mask = entry_mask(target, self.by, shape).reshape(-1) > 0
-        features = jnp.concatenate([_feature(observed[site.name], site.discrete, len(mask)) for site in metric], axis=-1)
+        features = jnp.concatenate(
+            [_feature(observed[site.name], site.discrete, len(mask)) for site in seeds_among(target, self.by)], axis=-1
+        )
         count = jnp.maximum(jnp.sum(mask), 1)
         mean = jnp.sum(jnp.where(mask[:, None], features, 0.0), axis=0) / count
         spread = jnp.sqrt(jnp.sum(jnp.where(mask[:, None], (features - mean) ** 2, 0.0), axis=0) / count)
@@ -144,6 +145,13 @@ class _EM:
         squares = jnp.sum((features - seeds[:, None]) ** 2, axis=-1)
         nearest = jnp.sum(jnp.where(mask, jnp.min(squares, axis=0), 0.0)) / count
         return jax.nn.softmax(-0.5 * squares / (nearest + 1e-3), axis=0).reshape(num, *shape)
+
+
+def seeds_among(target: Target, by: str) -> list[Site]:
+    """The observed sites whose entries can be seeds: one per element of the assignment, with meaningful distances."""
+    plates = set(dict(by_name(target.sites)[by].plates))
+    children = [site for site in target.sites if by in site.parents and site.observed and not site.categorical]
+    return [site for site in children if set(dict(site.plates)) == plates]
 
 
 def _feature(value: Array, discrete: bool, num: int) -> Float[Array, "entry feature"]:
