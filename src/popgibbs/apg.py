@@ -1,5 +1,6 @@
 """`APG`, the sampler that users build, train, run and save."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
@@ -352,8 +353,13 @@ class APG:
         with waiting("checking the sampler") if progress else nullcontext():
             source, listed = self._source(key, instances, budget.batch_size, like)
             sampler = self._learned()
-            if budget.from_model:
-                _check_pairs(sampler)
+        if not has_arrays(sampler) and sampler is not self.built:
+            warnings.warn(
+                "every block that is built from the model draws exactly, so there is nothing to train", stacklevel=2
+            )
+            return Fit(self, History())
+        if budget.from_model:
+            _check_pairs(sampler)
         with ExitStack() as stack:
             saved = None
             if checkpoints is not None:

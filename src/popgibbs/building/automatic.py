@@ -142,12 +142,13 @@ def _inside(site: Site, by: Site) -> bool:
 
 def check_sizes(block: Block, partition: Partition, target: Target) -> None:
     """Check that no element of a block is too large for one Gaussian."""
-    if not isinstance(block.kernel, Laplace):
+    if block.kernel is None or not block.kernel.is_gaussian:
         return
     shapes = program.shapes(target.program)
     num_numbers = sum(prod(shapes[name]) for name in block.sites) // prod(partition.shape(target.plate_sizes))
     if num_numbers > _MOST_NUMBERS:
         raise ValueError(
-            f"block '{block.name}': Laplace() would need one Gaussian for {num_numbers} numbers, because they are not "
-            "independent of each other given the rest; split the site in the model, or pass another proposal="
+            f"block '{block.name}': {type(block.kernel).__name__}() would need one Gaussian for {num_numbers} numbers, "
+            "because they are not independent of each other given the rest; split the site in the model, or pass another "
+            "proposal="
         )

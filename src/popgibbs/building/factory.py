@@ -72,7 +72,7 @@ def build(
     proposed = completed(blocks, target, learned=learned)
     chooses_first = bridge is None and first is None and is_automatic(blocks)
     if chooses_first and (has_components(proposed) or not (learned or is_direct(proposed, target))):
-        bridge = Bridge(100 if has_components(proposed) else 30)  # components have to find their modes on the way
+        bridge = Bridge(100) if has_components(proposed) else Bridge()  # components have to find their modes on the way
     check_cover(sites, proposed)
     check_models(proposed, target)
     components = components_of(exchangeable, target)

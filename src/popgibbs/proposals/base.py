@@ -94,6 +94,7 @@ class Kernel(eqx.Module):
     needs_finite: ClassVar[bool] = False  # every site must be finite, with one value in each element
     takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
     splits: ClassVar[bool] = True  # log q may split into elements of a plate
+    is_gaussian: ClassVar[bool] = False  # draws each element from one Gaussian, with a matrix of its size
     is_learned: ClassVar[bool] = False  # `prepared` makes its networks
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
 

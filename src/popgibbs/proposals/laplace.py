@@ -32,6 +32,7 @@ class Laplace(Kernel):
 
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
+    is_gaussian: ClassVar[bool] = True
 
     num_steps: int = eqx.field(static=True, default=5)
     wide: float = eqx.field(static=True, default=0.1)

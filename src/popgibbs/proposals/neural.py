@@ -82,6 +82,7 @@ class Neural(Kernel):
 
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
+    is_gaussian: ClassVar[bool] = True
     is_learned: ClassVar[bool] = True
 
     refine: int = eqx.field(static=True, default=2)

@@ -1,11 +1,9 @@
 """Newton's method on the factors of every element of a block at once."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from popgibbs.distributions.normals import floored_cholesky, solve_triangular
@@ -13,7 +11,7 @@ from popgibbs.model import Coordinates
 
 _LEAST_PRECISION = 0.05  # in units of the prior: where the curvature is not positive, the Gaussian is this broad
 _DISTANCE = 1.5  # standard deviations from the mode at which the shape of a density is measured
-_LENGTHS = np.array([1.0, 0.3, 0.1, 0.0, 3.0, 9.0])  # of which the best is taken; the first of equal ones
+_LENGTHS = (1.0, 0.2, 5.0)  # of which the best is taken; the first of equal ones
 _LONGEST_STEP = 4.0  # of Newton's method, in prior scales, before it is lengthened
 
 
@@ -32,17 +30,18 @@ def mode_and_precision(
     """
     gradient = gradient_of(coordinates)
 
-    def factor_at(position: Array) -> Array:
-        def column(axis: Array) -> Array:
-            return jax.jvp(gradient, (position,), (jnp.broadcast_to(axis, position.shape),))[1]
-
-        hessian = jax.lax.map(column, jnp.eye(coordinates.size))  # a loop: unrolled, it takes minutes to compile
+    def slope_and_factor(position: Array) -> tuple[Array, Array]:
+        slope, along = jax.linearize(gradient, position)
+        axes = jnp.eye(coordinates.size)
+        # A loop, because unrolled it takes minutes to compile.
+        hessian = jax.lax.map(lambda axis: along(jnp.broadcast_to(axis, position.shape)), axes)
         precision = -jnp.moveaxis(hessian, 0, -1)
         precision = jnp.where(jnp.isfinite(precision), precision, 0.0)
-        return floored_cholesky(0.5 * (precision + jnp.swapaxes(precision, -1, -2)), _LEAST_PRECISION)
+        return slope, floored_cholesky(0.5 * (precision + jnp.swapaxes(precision, -1, -2)), _LEAST_PRECISION)
 
-    def newton(_: Any, position: Array) -> Array:
-        factor, slope = factor_at(position), gradient(position)
+    def newton(number: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        position, _ = state
+        slope, factor = slope_and_factor(position)
         step = solve_triangular(factor, solve_triangular(factor, slope), transposed=True)
         step *= jnp.minimum(1.0, _LONGEST_STEP / jnp.maximum(jnp.linalg.norm(step, axis=-1, keepdims=True), 1e-30))
         step = jnp.where(jnp.isfinite(step), step, 0.0)
@@ -53,13 +52,15 @@ def mode_and_precision(
 
         # Newton's step is too long where the curvature is small, and too short where a density falls exponentially, as
         # that of a log-scale does.
-        best = jnp.argmax(jax.lax.map(tried, jnp.asarray(_LENGTHS)), axis=0)
-        return position + jnp.asarray(_LENGTHS)[best][:, None] * step
+        lengths = jnp.asarray(_LENGTHS)
+        densities = jax.lax.map(tried, lengths)
+        length = jnp.where(jnp.max(densities, axis=0) > -jnp.inf, lengths[jnp.argmax(densities, axis=0)], 0.0)
+        # The last round computes the factor only, so that its program is compiled once.
+        return position + jnp.where(number < num_steps, length, 0.0)[:, None] * step, factor
 
-    if start is None:
-        start = jnp.zeros((coordinates.num_elements, coordinates.size))
-    mode = jax.lax.fori_loop(0, num_steps, newton, start)
-    return mode, factor_at(mode)
+    shape = (coordinates.num_elements, coordinates.size)
+    begin = jnp.zeros(shape) if start is None else start
+    return jax.lax.fori_loop(0, num_steps + 1, newton, (begin, jnp.zeros((*shape, coordinates.size))))
 
 
 def local_features(

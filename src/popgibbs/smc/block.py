@@ -228,16 +228,17 @@ class Block(eqx.Module):
         return population, event, Report(ess(population.log_weights), jnp.mean(acceptance), impossible, stale)
 
     def lesson(self, keys: MoveKeys, context: Context, particle: Particle) -> tuple[Array, Array]:
-        """−log q of the block's sites at a draw from the posterior, and how often a proposal would be accepted there."""
-        if not self.proposes:
-            return jnp.zeros(()), jnp.ones(())
+        """−log q of the block's sites at a draw from the posterior, and how often a proposal would be accepted there.
+
+        Zero and NaN for blocks that do not learn, which are not run.
+        """
+        if not self.proposes or not has_arrays(self.kernel):
+            return jnp.zeros(()), jnp.full((), jnp.nan)
         conditional = self.conditional(context, particle.latents)
         bound = self.bound(keys.draw, conditional, particle.latents)
         _, _, log_v = jax.lax.stop_gradient(propose(bound, conditional, particle))
         acceptance = jnp.sum(jnp.where(conditional.real, jnp.exp(jnp.minimum(log_v, 0.0)), 0.0))
-        loss = jnp.zeros(())
-        if has_arrays(self.kernel):
-            loss = -jnp.sum(bound.score({name: particle.latents[name] for name in self.updated}))
+        loss = -jnp.sum(bound.score({name: particle.latents[name] for name in self.updated}))
         return loss, acceptance / jnp.sum(conditional.real)
 
     # Checks when a sampler is built -------------------------------------------------------------------------------------

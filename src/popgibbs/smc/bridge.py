@@ -51,7 +51,7 @@ class Bridge:
         1
     """
 
-    num_temperatures: int = 30
+    num_temperatures: int = 20
 
     def __post_init__(self) -> None:
         whole_number("num_temperatures", self.num_temperatures, 1)

@@ -26,7 +26,7 @@ from popgibbs.training.objective import Gradient
 class PairInfo(NamedTuple):
     """Numbers about the pairs of a batch, by instance."""
 
-    acceptance: Array  # by block: how often the block's proposal would be accepted at the pair
+    acceptance: Array  # by block: how often its proposal would be accepted at the pair; NaN for blocks that do not learn
     log_joint: Array
     finite: Array  # by site
 

@@ -55,7 +55,7 @@ def training_progress(
             sampled = not isnan(metrics["ess"][0])  # otherwise the run learns from pairs, and only acceptance is known
             what, shown, digits = (f"ESS/{num_particles}", "ess", 1) if sampled else ("acceptance", "acceptance", 2)
             pairs = zip(labels, metrics[shown], strict=True)
-            by_block = " ".join(f"{label} {value:.{digits}f}" for label, value in pairs)
+            by_block = " ".join(f"{label} {value:.{digits}f}" for label, value in pairs if not isnan(value))
             numbers = f"loss {metrics['loss'].sum():.1f} · log joint {metrics['log_joint']:.1f} · {what} {by_block}"
             if metrics["beta"] < 1:
                 numbers += f" · β {metrics['beta']:.4f}"
