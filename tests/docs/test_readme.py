@@ -12,8 +12,8 @@ def test_the_readmes_example_runs(quick_compilation):
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     names = {}
     exec(re.sub(r"num_steps=[\d_]+", "num_steps=2", example), names)
-    assert len(names["posterior"]) == 2
-    assert names["posterior"][1]["c"].shape == (4, 10, 150)
+    assert len(names["posterior"]) == 100
+    assert names["posterior"][1]["theta"].shape == (4, 10, 8)
 
 
 def test_tables_of_the_readme_and_the_docs_are_those_of_the_results():

@@ -70,11 +70,11 @@ def build(
     target = Target(model, complete(example, axes), sites)
     cannot_pad = cannot_pad or check_plates(target, axes) or fails_padded(target, axes)
     proposed = completed(blocks, target, learned=learned)
+    check_cover(sites, proposed)
+    check_models(proposed, target)
     chooses_first = bridge is None and first is None and is_automatic(blocks)
     if chooses_first and (has_components(proposed) or not (learned or is_direct(proposed, target))):
         bridge = Bridge(100) if has_components(proposed) else Bridge()  # components have to find their modes on the way
-    check_cover(sites, proposed)
-    check_models(proposed, target)
     components = components_of(exchangeable, target)
     summed_out = {i: part for i, block in enumerate(proposed) if (part := finite_part(block, sites))}
     judged = (*proposed, *summed_out.values())

@@ -79,9 +79,11 @@ def _seen(factor: Site, block: Block, sites: dict[str, Site]) -> Seen:
 def _first_draw(sampler: BuiltSampler) -> str:
     if sampler.bridge is not None:
         return sampler.bridge.summary
-    start = sampler.start
-    order = " → ".join(",".join(names) for _, names in initial_plan(start.blocks))
-    return f"{'by the blocks' if start is sampler else 'by another sampler'}, {order}"
+    start, plan = sampler.start, initial_plan(sampler.start.blocks)
+    if start is sampler:
+        return f"by the blocks, {' → '.join(','.join(names) for _, names in plan)}"
+    how = (f"{','.join(names)} ({start.blocks[index].kernel.summary})" for index, names in plan)
+    return f"by another sampler, {' → '.join(how)}"
 
 
 def _num_parameters(tree: Any) -> int:

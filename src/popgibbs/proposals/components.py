@@ -59,6 +59,10 @@ class ComponentDraw(Kernel):
     rounds: int = eqx.field(static=True, default=5)
     empty: float = eqx.field(static=True, default=0.1)  # how often a component begins, and stays, without data
 
+    @property
+    def summary(self) -> str:
+        return "EM from seeds among the data"
+
     def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundComponentDraw":
         assert isinstance(conditional, BlockConditional)
         key_seeds, key_draw, key_order = jax.random.split(standard(key), 3)
