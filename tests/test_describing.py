@@ -80,11 +80,12 @@ def test_sites_have_their_family_their_support_and_their_parents(items: pg.Descr
     }
     assert items.plates == {"items": 4, "persons": 3}
     assert [str(seen) for block in items.blocks for seen in block.children] == [
+        "difficulty over items",  # of `spread`, and of its non-centred block
         "difficulty over items",
         "y over persons",
         "y over items",
     ]
-    assert "30 temperatures" in items.first_draw
+    assert "20 temperatures" in items.first_draw
 
 
 def test_a_sequence_is_described_step_by_step() -> None:
@@ -102,7 +103,7 @@ def test_another_sampler_that_draws_first_is_named() -> None:
     moved = first.with_blocks([pg.Block("sigma", "mu", "c", move=pg.HMC(step_size=0.1))], initial=first)
     moved.check({"x": X})
     described = moved.describe()
-    assert described.first_draw == "by another sampler, sigma → mu → c"
+    assert described.first_draw == "by another sampler, sigma (program Width) → mu (program Means) → c (program Labels)"
     assert (described.blocks[0].proposal, described.blocks[0].move) == ("none", "HMC, 10 leapfrog steps")
 
 
