@@ -60,3 +60,13 @@ def test_a_component_density_is_that_of_its_draw():
     posterior = sampler.sample(KEY, [x], num_sweeps=0, num_particles=10, num_populations=500)
     exact = oracles.pair_posterior(x)
     oracles.assert_mean(np.exp(posterior.log_evidence_by_sweep[0, :, 0] - exact.log_evidence), 1.0)
+
+
+def test_padding_changes_no_first_draw():
+    """Instances of two sizes are padded to one; alone, neither is."""
+    sampler = pg.APG(counts, data={"y": "points"}, example={"y": Y})
+    budget = {"num_sweeps": 0, "num_particles": 4}
+    together = sampler.sample(KEY, [{"y": Y[:5]}, {"y": Y}], **budget)
+    alone = sampler.sample(KEY, [{"y": Y[:5]}], **budget)
+    np.testing.assert_allclose(together[0]["rate"], alone[0]["rate"], rtol=1e-3)
+    np.testing.assert_allclose(together.log_evidence[0], alone.log_evidence[0], atol=1e-2)

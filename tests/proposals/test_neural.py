@@ -9,7 +9,7 @@ import optax
 import pytest
 from scipy import integrate, stats
 from tests import oracles
-from tests.models import conditional_at
+from tests.models import conditional_at, located
 
 import popgibbs as pg
 from popgibbs.data import complete
@@ -117,3 +117,12 @@ def test_a_trained_sampler_is_saved_and_loaded(fitted, tmp_path):
     loaded = pg.APG(groups, data=AXES, example={"y": Y}).load(tmp_path)
     draws = [s.sample(KEY, [{"y": Y}], num_sweeps=0, num_particles=4)[0]["mu"] for s in (fitted.sampler, loaded)]
     np.testing.assert_array_equal(*draws)
+
+
+def test_without_newton_steps_the_guess_is_the_proposal():
+    x = np.array([0.3, 1.9, 1.0], np.float32)
+    sampler = pg.APG(located, data={"x": "points"}, blocks=[pg.Block("mu", proposal=pg.Neural(refine=0))], example=x)
+    fit = sampler.fit(KEY, num_steps=300, batch_size=32, optimiser=optax.adam(5e-3), progress=False)
+    posterior = fit.sampler.sample(KEY, [x], num_sweeps=5, num_particles=10, num_populations=100)
+    oracles.assert_mean(np.sum(posterior.weights[0] * posterior[0]["mu"], axis=1), x.sum() / 4)
+    assert posterior.acceptance[0, :, 1:].mean() > 0.7

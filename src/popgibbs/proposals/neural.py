@@ -162,8 +162,9 @@ class Neural(Kernel):
             _starting_at_none(network(num_pooled + given.shape[-1], outputs, 2 * self.hidden, 2, key_head)),
             plan.visible,
         )
-        correction = _starting_at_none(network(4 * size, 4 * size, self.hidden, 2, key_correction))
-        return guess, correction if plan.complete else None
+        if not (plan.complete and self.refine):
+            return guess, None
+        return guess, _starting_at_none(network(4 * size, 4 * size, self.hidden, 2, key_correction))
 
 
 @dataclass(frozen=True)

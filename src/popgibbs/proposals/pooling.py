@@ -68,7 +68,7 @@ def columns(conditional: BlockConditional, name: str) -> Float[Array, "*batch co
     sites, target = by_name(conditional.target.sites), conditional.target
     site = sites[name]
     shape = entry_shape(conditional, name)
-    found = [] if name in conditional.names else [_events(_value(conditional, name), len(shape), site.event_dim)]
+    found = [] if name in conditional.names else [_value(conditional, name).reshape(*shape, -1)]
     for argument in sorted(site.arguments):
         value = jnp.asarray(target.data[argument], float)
         if value.ndim >= len(shape) and value.shape[: len(shape)] == shape and not _is_value(conditional, name, value):
@@ -91,11 +91,6 @@ def _value(conditional: BlockConditional, name: str) -> Array:
     if name in conditional.given:
         return conditional.given[name]
     return conditional.target.observed[name]
-
-
-def _events(value: Array, batch_dim: int, event_dim: int) -> Array:
-    del event_dim
-    return value.reshape(*value.shape[:batch_dim], -1)
 
 
 def _is_value(conditional: BlockConditional, name: str, argument: Array) -> bool:
