@@ -17,7 +17,7 @@ from popgibbs._typing import Elements, LogProbs, Mask, Values
 from popgibbs.data import Data
 from popgibbs.model.partition import Partition
 from popgibbs.model.program import Program, expand, finite_support, masked, raw_sites
-from popgibbs.model.target import Target, by_name, constant, touched
+from popgibbs.model.target import Target, by_name, constant, existing
 
 
 class ProposalData(Data):
@@ -134,13 +134,7 @@ class BlockConditional(Conditional):
     @property
     def factors(self) -> tuple[str, ...]:
         """The factors that contain the block's sites and, at the initial step, no site that has not been drawn."""
-        exist = set(self.updated) | set(self.given)
-        sites = by_name(self.target.sites)
-        return tuple(
-            name
-            for name in touched(self.target.sites, self.updated)
-            if sites[name].parents <= exist and (sites[name].observed or name in exist)
-        )
+        return existing(self.target.sites, self.updated, self.given)
 
     def log_probs(self, values: Values) -> LogProbs:
         return self.target.log_probs({**self.given, **values}, self.factors)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from popgibbs._typing import Elements, LogProbs, Values
 from popgibbs.model.conditionals import BlockConditional
-from popgibbs.model.target import Target, by_name, touched
+from popgibbs.model.target import Target, by_name, existing, touched
 
 
 class SoftConditional(BlockConditional):
@@ -27,13 +27,7 @@ class SoftConditional(BlockConditional):
     @property
     def soft_factors(self) -> tuple[str, ...]:
         """The factors that contain the block's sites, of which all other sites exist."""
-        exist = {*self.names, *self.given, self.by}
-        sites = by_name(self.target.sites)
-        return tuple(
-            name
-            for name in touched(self.target.sites, self.names)
-            if sites[name].parents <= exist and (sites[name].observed or name in exist)
-        )
+        return existing(self.target.sites, self.names, (*self.given, self.by))
 
     def reduce(self, log_probs: LogProbs) -> Elements:
         sizes, partition = self.target.plate_sizes, self.partition
@@ -88,10 +82,7 @@ def aligned(target: Target, by: str, name: str, gates: Float[Array, "value *elem
 
 def responsibilities(target: Target, latents: Values, by: str, shape: tuple[int, ...]) -> Float[Array, "value *element"]:
     """The conditional probability of each value of the assignment, given the other sites."""
-    factors = tuple(name for name in touched(target.sites, [by]))
-    sites = by_name(target.sites)
-    exist = {*latents, by}
-    factors = tuple(n for n in factors if sites[n].parents <= exist and (sites[n].observed or n in exist))
+    factors, sites = existing(target.sites, [by], latents), by_name(target.sites)
     log_probs = log_probs_by_value(target, latents, by, shape, factors)
     plates = dict(sites[by].plates)
     total = jnp.zeros(shape)

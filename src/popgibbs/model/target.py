@@ -89,6 +89,15 @@ def touched(sites: tuple[Site, ...], names: Iterable[str]) -> tuple[str, ...]:
     return tuple(site.name for site in sites if site.name in names or site.parents & names)
 
 
+def existing(sites: tuple[Site, ...], names: Iterable[str], drawn: Iterable[str]) -> tuple[str, ...]:
+    """The factors that contain one of the named sites, as far as all their latents are named or drawn."""
+    names = set(names)
+    exist, named = names | set(drawn), by_name(sites)
+    return tuple(
+        name for name in touched(sites, names) if named[name].parents <= exist and (named[name].observed or name in exist)
+    )
+
+
 def constant(model: Any) -> Any:
     """The model with its gradient stopped, because θ gets its gradient from log p alone, never from a proposal."""
     dynamic, static = eqx.partition(model, eqx.is_inexact_array)
