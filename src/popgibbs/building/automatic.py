@@ -6,8 +6,17 @@ from math import prod
 import jax
 from numpyro.distributions.transforms import biject_to
 
-from popgibbs.building.block_rules import shared_plates
-from popgibbs.model import Partition, Site, Target, by_name, latent_names, program, raw_sites, touched
+from popgibbs.model import (
+    Partition,
+    Site,
+    Target,
+    by_name,
+    latent_names,
+    program,
+    raw_sites,
+    shared_plates,
+    touched,
+)
 from popgibbs.moves import Metropolis
 from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior
 from popgibbs.smc import Block, NonCentredBlock, scaled_by

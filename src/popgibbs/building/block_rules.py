@@ -16,6 +16,7 @@ from popgibbs.model import (
     latent_names,
     one_event,
     program,
+    shared_plates,
     touched,
 )
 from popgibbs.proposals import Enumerated
@@ -108,11 +109,6 @@ def candidate(block: Block, target: Target) -> Partition:
     if not shared and not block.kernel.needs_finite:
         _say_why_whole(block, [sites[name] for name in block.updated], factors)
     return Partition(target.sites, shared)
-
-
-def shared_plates(sites: list[Site]) -> tuple[str, ...]:
-    """The plates that contain all sites, in the order of their axes."""
-    return tuple(plate for plate, _ in sites[0].plates if all(site.axis(plate) is not None for site in sites))
 
 
 def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:

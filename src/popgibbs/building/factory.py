@@ -20,7 +20,7 @@ from popgibbs.building.data_rules import (
     fails_padded,
     sites_of,
 )
-from popgibbs.building.first_draws import component_draw, has_components, is_direct
+from popgibbs.building.first_draws import component_draw, has_components, is_direct, nested_draw
 from popgibbs.building.fitted import exact_where_possible, prepared
 from popgibbs.building.lapack import calls_lapack, warn_of_waiting_calls
 from popgibbs.building.probes import Findings, measure
@@ -115,8 +115,9 @@ def build(
         )
         for i in range(len(ready))
     ]
-    if chooses_first and has_components(ready) and (found := component_draw(ready, plans, components, target)):
-        first, bridge = found, None
+    if chooses_first and bridge is not None:
+        found = component_draw(ready, plans, components, target) or nested_draw(ready, target)
+        first, bridge = found, None if found else bridge
     return BuiltSampler(
         model=model,
         blocks=_with_moves(ready, findings),

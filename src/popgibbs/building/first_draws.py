@@ -1,12 +1,15 @@
 """The first draw of samplers whose blocks are all built from the model."""
 
 from collections.abc import Sequence
+from math import prod
 
-from popgibbs.building.block_rules import shared_plates
-from popgibbs.model import Components, Partition, Target, by_name, latent_names, touched
+from popgibbs.model import Components, Partition, Target, by_name, latent_names, program, shared_plates, touched
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import ComponentDraw, seeds_among
+from popgibbs.proposals import ComponentDraw, Kernel, Laplace, NestedLaplace, lower_partition, seeds_among
 from popgibbs.smc import Block, BuiltSampler, Plan, initial_plan, systematic
+
+_MOST_UPPER = 8  # numbers outside of plates that one Gaussian draws first
+_MOST_LOWER = 20  # numbers of one element inside of plates
 
 
 def has_components(blocks: tuple[Block, ...]) -> bool:
@@ -47,14 +50,55 @@ def component_draw(
     alike = next((components for components in exchangeable if components.plate == plate), None)
     continuous = tuple(name for name in latent_names(target.sites) if name != by)
     kernel = ComponentDraw(by, plate, () if alike is None else alike.axes)
-    whole = Partition(target.sites)
     place = next(index for index, block in enumerate(blocks) if by in block.sites)
+    drawing = Block(*continuous, proposal=kernel, move=Metropolis(), name="components")
+    return _sampler((drawing, blocks[place]), (_whole(target), plans[place]), target)
+
+
+def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | None:
+    """A sampler whose first draw finds the sites outside of plates by Laplace's method, then those inside.
+
+    None where a Gaussian may be far from the posterior: for discrete sites, many numbers, sites that are not independent
+    of each other in some plate, and sites of one Gaussian that scale each other.
+    """
+    sites, names = by_name(target.sites), latent_names(target.sites)
+    upper = tuple(name for name in names if not sites[name].plates)
+    lower = tuple(name for name in names if name not in upper)
+    if not upper or any(sites[name].discrete for name in names):
+        return None
+    for group in (upper, lower):
+        if any((sites[name].bounded_by | sites[name].scaled_by) & set(group) for name in group):
+            return None
+    shapes = program.shapes(target.program)
+    if sum(prod(shapes[name]) for name in upper) > _MOST_UPPER:
+        return None
+    kernel: Kernel = Laplace()
+    if lower:
+        partition = lower_partition(lower, Partition(target.sites))
+        size = sum(prod(shapes[name]) for name in lower) // prod(partition.shape(target.plate_sizes))
+        inside = {plate for name in lower for plate, _ in sites[name].plates} - set(partition.plates)
+        if (
+            partition.whole or size > _MOST_LOWER or inside & set(target.data.mask)
+        ):  # padding inside an element would be drawn
+            return None
+        own = next(block.kernel for block in blocks if block.sites == lower[:1])
+        kernel = NestedLaplace(upper, own if len(lower) == 1 else Laplace())
+    drawing = Block(*names, proposal=kernel, move=Metropolis(), name="posterior")
+    return _sampler((drawing,), (_whole(target),), target)
+
+
+def _whole(target: Target) -> Plan:
+    whole = Partition(target.sites)
+    return Plan(partition=whole, first_partition=whole, summed=None, proved=True)
+
+
+def _sampler(blocks: tuple[Block, ...], plans: tuple[Plan, ...], target: Target) -> BuiltSampler:
     return BuiltSampler(
         model=None,
-        blocks=(Block(*continuous, proposal=kernel, move=Metropolis(), name="components"), blocks[place]),
+        blocks=blocks,
         first=None,
         sites=target.sites,
-        plans=(Plan(partition=whole, first_partition=whole, summed=None, proved=True), plans[place]),
+        plans=plans,
         resampler=systematic,
         ess_threshold=1.0,
     )

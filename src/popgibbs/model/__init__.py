@@ -5,7 +5,7 @@ from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalD
 from popgibbs.model.coordinates import Coordinates
 from popgibbs.model.noncentred import NonCentredConditional, non_centred
 from popgibbs.model.particle import Particle
-from popgibbs.model.partition import Partition
+from popgibbs.model.partition import Partition, shared_plates
 from popgibbs.model.program import (
     TRACING,
     AbstractSite,
@@ -63,6 +63,7 @@ __all__ = [
     "raw_sites",
     "responsibilities",
     "rescale",
+    "shared_plates",
     "shifted",
     "simulate",
     "simulates",

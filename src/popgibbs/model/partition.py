@@ -5,7 +5,7 @@ all factors of the block share (points); the components of a plate, to which oth
 that names the component (clusters, by assignment).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -85,6 +85,11 @@ class Partition:
         # A comparison rather than a segment sum: there are few components, and scatters are slow. `where` rather than a
         # product, so that a log-probability of -inf does not turn other components into NaN.
         return jnp.sum(jnp.where(component, credited[..., None], 0.0), axis=tuple(range(credited.ndim)))
+
+
+def shared_plates(sites: Sequence[Site]) -> tuple[str, ...]:
+    """The plates that contain all sites, in the order of their axes."""
+    return tuple(plate for plate, _ in sites[0].plates if all(site.axis(plate) is not None for site in sites))
 
 
 def _sum_others(log_prob: Shaped[Array, "..."], axes: tuple[int, ...]) -> Shaped[Array, "..."]:

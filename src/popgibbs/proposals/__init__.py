@@ -6,6 +6,7 @@ from popgibbs.proposals.components import ComponentDraw, seeds_among
 from popgibbs.proposals.conjugate import Conjugate, is_exact
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
+from popgibbs.proposals.nested import NestedLaplace, lower_partition
 from popgibbs.proposals.neural import Neural
 from popgibbs.proposals.prior import Prior
 from popgibbs.proposals.programmed import Programmed, as_kernel
@@ -22,8 +23,10 @@ __all__ = [
     "key_for",
     "Laplace",
     "log_average_over_labellings",
-    "Neural",
+    "lower_partition",
     "MovesAlong",
+    "NestedLaplace",
+    "Neural",
     "Prior",
     "Programmed",
     "seeds_among",

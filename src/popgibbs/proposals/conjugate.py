@@ -11,6 +11,7 @@ So gradients at two values give the parameters, whatever the model's program loo
 value: for factors of another form the three disagree.
 """
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -20,11 +21,13 @@ import numpyro.distributions as dist
 from jax.lax import stop_gradient
 from jaxtyping import Array
 
-from popgibbs._random import standard
+from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
+from popgibbs.distributions import ManyBeta, log_gamma_variates
 from popgibbs.model import BlockConditional, Conditional, Coordinates, typical_sites
 from popgibbs.proposals.base import BoundKernel, Kernel
-from popgibbs.proposals.newton import gradient_of
+from popgibbs.proposals.gaussian import BoundGaussian
+from popgibbs.proposals.newton import gaussian_moments, gradient_of
 
 _LEAST = 1e-3  # of a parameter, where rounding has made it negative
 _AGREEMENT = 2e-3  # of gradients at a third value, relative to their terms
@@ -39,11 +42,18 @@ class Conjugate(Kernel):
     family: str = eqx.field(static=True)
 
     @property
+    def is_gaussian(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.family == "normal"
+
+    @property
     def summary(self) -> str:
         return f"exact, {self.family.title()}"
 
-    def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundConjugate":
+    def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         assert isinstance(conditional, BlockConditional)
+        if self.family == "normal":
+            coordinates = Coordinates(conditional)
+            return BoundGaussian(key, coordinates, *stop_gradient(gaussian_moments(coordinates)), wide=0.0)
         return BoundConjugate(key, conditional, stop_gradient(_parameters(self.family, conditional)), self.family)
 
 
@@ -58,18 +68,24 @@ class BoundConjugate(BoundKernel):
         if family == "gamma":
             self.distribution = dist.Gamma(_positive(constant + 1), _positive(slope))
         elif family == "beta":
-            self.distribution = dist.Beta(_positive(constant + 1), _positive(slope - constant + 1))
+            self.distribution = ManyBeta(_positive(constant + 1), _positive(slope - constant + 1))
         else:
             self.distribution = dist.Dirichlet(_positive(constant + 1))
 
     def draw(self) -> tuple[Values, Elements]:
-        value = jnp.asarray(self.distribution.sample(standard(self.key)))
-        if isinstance(self.distribution, dist.Gamma):
-            value = jnp.maximum(value, jnp.finfo(value.dtype).tiny)
-        else:  # inside the support, although float32 rounds to its ends
-            value = jnp.clip(value, 1e-30, 1.0 - 1e-7 if isinstance(self.distribution, dist.Beta) else 1.0)
-        values = {self.name: value}
+        values = {self.name: self._drawn()}
         return values, self.score(values)
+
+    def _drawn(self) -> Array:
+        """A draw inside the support, although float32 rounds to its ends."""
+        key = unrolled(self.key)
+        if isinstance(self.distribution, dist.Gamma):
+            value = jnp.exp(log_gamma_variates(key, self.distribution.concentration)) / self.distribution.rate
+            return jnp.maximum(value, jnp.finfo(value.dtype).tiny)
+        if isinstance(self.distribution, dist.Dirichlet):
+            shares = jax.nn.softmax(log_gamma_variates(key, self.distribution.concentration), axis=-1)
+            return jnp.clip(shares, 1e-30, 1.0)
+        return jnp.clip(self.distribution.sample(key), 1e-30, 1.0 - 1e-7)
 
     def score(self, values: Values) -> Elements:
         log_q = jnp.asarray(self.distribution.log_prob(values[self.name]))
@@ -118,22 +134,29 @@ def _is_conjugate(family: str, key: PRNGKey, conditional: BlockConditional) -> A
 
 def _parameters(family: str, conditional: BlockConditional) -> tuple[Array, Array]:
     """c and s, in the shape of the site's value."""
+    gradient = jax.vmap(partial(_gradient, family, conditional))
+
+    def solve(pair: Array) -> tuple[Array, Array]:
+        value, slopes = _value(family, pair), gradient(pair)
+        products, squares = (slopes[1] - slopes[0]) * (value[1] - value[0]), (value[1] - value[0]) ** 2
+        if family == "dirichlet":  # one slope for all shares
+            products, squares = (jnp.sum(part, axis=-1, keepdims=True) for part in (products, squares))
+        slope = -products / squares
+        return slopes[0] + slope * value[0], jnp.broadcast_to(slope, value[0].shape)
+
     first = _centre(family, conditional)
-    constant, slope = _solve(family, conditional, first, first + _second(family, first))
-    if family == "gamma":  # again where the mass is, because far from it rounding is large
+    pair = jnp.stack([first, first + _second(family, first)])
+    if family != "gamma":
+        return solve(pair)
+
+    def again(_: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        constant, slope = solve(state[0])
         mean = jnp.log(_positive(constant + 1) / _positive(slope))
-        constant, slope = _solve(family, conditional, mean - 0.5, mean + 0.5)
+        return jnp.stack([mean - 0.5, mean + 0.5]), constant, slope
+
+    # Twice, the second time where the mass is, because far from it rounding is large.
+    _, constant, slope = jax.lax.fori_loop(0, 2, again, (pair, jnp.zeros_like(first), jnp.zeros_like(first)))
     return constant, slope
-
-
-def _solve(family: str, conditional: BlockConditional, first: Array, second: Array) -> tuple[Array, Array]:
-    x_first, x_second = _value(family, first), _value(family, second)
-    g_first, g_second = _gradient(family, conditional, first), _gradient(family, conditional, second)
-    products, squares = (g_second - g_first) * (x_second - x_first), (x_second - x_first) ** 2
-    if family == "dirichlet":  # one slope for all shares
-        products, squares = (jnp.sum(part, axis=-1, keepdims=True) for part in (products, squares))
-    slope = -products / squares
-    return g_first + slope * x_first, slope
 
 
 def _gradient(family: str, conditional: BlockConditional, real: Array) -> Array:

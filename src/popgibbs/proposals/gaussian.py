@@ -1,5 +1,6 @@
 """Gaussians on the real line, one per element of a block, whose shape a network may have corrected."""
 
+from statistics import NormalDist
 from typing import NamedTuple
 
 import jax
@@ -57,11 +58,12 @@ class BoundGaussian(BoundKernel):
         self.factor = jnp.where(real[..., None], factor, jnp.eye(loc.shape[1]))
 
     def draw(self) -> tuple[Values, Elements]:
-        key_noise, key_wide = jax.random.split(unrolled(self.key))
-        noise = jax.random.normal(key_noise, self.loc.shape, self.loc.dtype)
+        num_elements, size = self.loc.shape
+        # One draw for everything, because every use of random bits has to be compiled.
+        noise = jax.random.normal(unrolled(self.key), (num_elements, size + 1 if self.wide else size), self.loc.dtype)
         if self.wide:
-            is_wide = jax.random.uniform(key_wide, self.loc.shape[:1]) < self.wide
-            noise *= jnp.where(is_wide, _WIDER, 1.0)[:, None]
+            is_wide = noise[:, -1] < NormalDist().inv_cdf(self.wide)
+            noise = noise[:, :-1] * jnp.where(is_wide, _WIDER, 1.0)[:, None]
         shaped = noise if self.shape is None else self.shape.apply(noise)
         position = self.loc + solve_triangular(self.factor, shaped, transposed=True)
         return self.coordinates.values(position), self._log_q(position)

@@ -39,11 +39,11 @@ class Laplace(Kernel):
 
     @property
     def summary(self) -> str:
-        return f"Laplace, {self.num_steps} Newton steps" if self.wide else "exact, Normal"
+        return f"Laplace, {self.num_steps} Newton steps"
 
     def made_exact(self, family: str) -> Kernel:
         """The kernel for factors that have the form of an exponential family."""
-        return Laplace(num_steps=2, wide=0.0) if family == "normal" else Conjugate(family)
+        return Conjugate(family)
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundGaussian":
         coordinates = Coordinates(conditional)  # pyright: ignore[reportArgumentType]

@@ -20,14 +20,8 @@ def gradient_of(coordinates: Coordinates) -> Callable[[Array], Array]:
     return jax.grad(lambda at: jnp.sum(coordinates.log_density(at)))
 
 
-def mode_and_precision(
-    coordinates: Coordinates, num_steps: int, start: Array | None = None
-) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
-    """The mode of each element's conditional, nearly, and the Cholesky factor of the precision there.
-
-    By default the search starts at the prior's centre. A start must depend neither on the block's old value nor on other
-    particles.
-    """
+def _quadratic(coordinates: Coordinates) -> Callable[[Array], tuple[Array, Array]]:
+    """The slope of each element's log-density at a position, and the Cholesky factor of the precision there."""
     gradient = gradient_of(coordinates)
 
     def slope_and_factor(position: Array) -> tuple[Array, Array]:
@@ -39,10 +33,44 @@ def mode_and_precision(
         precision = jnp.where(jnp.isfinite(precision), precision, 0.0)
         return slope, floored_cholesky(0.5 * (precision + jnp.swapaxes(precision, -1, -2)), _LEAST_PRECISION)
 
+    return slope_and_factor
+
+
+def newton_step(slope: Array, factor: Array) -> Array:
+    """The step to the mode of a Gaussian with this slope and factor of the precision."""
+    return solve_triangular(factor, solve_triangular(factor, slope), transposed=True)
+
+
+def gaussian_moments(
+    coordinates: Coordinates,
+) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
+    """The mean of each element's conditional, and the Cholesky factor of its precision, where they are Gaussian."""
+    slope_and_factor = _quadratic(coordinates)
+    shape = (coordinates.num_elements, coordinates.size)
+
+    def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        position, _ = state
+        slope, factor = slope_and_factor(position)
+        return position + newton_step(slope, factor), factor
+
+    # The second step removes what rounding has left of the first, if the mean is far from the prior's.
+    return jax.lax.fori_loop(0, 2, step, (jnp.zeros(shape), jnp.zeros((*shape, coordinates.size))))
+
+
+def mode_and_precision(
+    coordinates: Coordinates, num_steps: int, start: Array | None = None
+) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
+    """The mode of each element's conditional, nearly, and the Cholesky factor of the precision there.
+
+    By default the search starts at the prior's centre. A start must depend neither on the block's old value nor on other
+    particles.
+    """
+    slope_and_factor = _quadratic(coordinates)
+
     def newton(number: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         position, _ = state
         slope, factor = slope_and_factor(position)
-        step = solve_triangular(factor, solve_triangular(factor, slope), transposed=True)
+        step = newton_step(slope, factor)
         step *= jnp.minimum(1.0, _LONGEST_STEP / jnp.maximum(jnp.linalg.norm(step, axis=-1, keepdims=True), 1e-30))
         step = jnp.where(jnp.isfinite(step), step, 0.0)
 

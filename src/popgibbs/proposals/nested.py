@@ -1,0 +1,187 @@
+"""A proposal for sites and the sites below them: a Gaussian for the former with the latter integrated out, then these.
+
+    q(ψ) = Normal at the mode of  log p(ψ, α̂(ψ)) − ½ log |H(ψ)|,    q(ψ, α) = q(ψ) q(α | ψ)
+
+α̂(ψ) is the mode of α given ψ, and H(ψ) the curvature there: Laplace's approximation of ∫ p(ψ, α) dα (Tierney and
+Kadane, 1986). A joint Gaussian could not follow a funnel, and jointly with the sites that it scales, a scale has no mode.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float
+
+from popgibbs._random import unrolled
+from popgibbs._typing import Elements, PRNGKey, Values
+from popgibbs.distributions.normals import floored_cholesky
+from popgibbs.model import BlockConditional, Conditional, Coordinates, Partition, by_name, shared_plates, touched
+from popgibbs.proposals.base import BoundKernel, Kernel
+from popgibbs.proposals.gaussian import BoundGaussian
+from popgibbs.proposals.newton import mode_and_precision, newton_step
+
+_ROUNDS = 12  # of the search for the mode of ψ
+_STEPS = 5  # of Newton's method for the sites below
+_LONGEST = 4.0  # step of the search, in units of its stencil
+_LEAST_PRECISION = 0.05  # in the same units
+_TOLERANCE = 0.1  # nats that a step may lose
+_DEEPEST = 1e4  # nats below the best point; what is deeper tells nothing about curvature
+
+
+class NestedLaplace(Kernel):
+    """A Gaussian for the upper sites of a block, whose lower sites are integrated out, and then the lower sites."""
+
+    from_model: ClassVar[bool] = True
+    takes_any_key: ClassVar[bool] = True
+
+    upper: tuple[str, ...] = eqx.field(static=True)
+    lower: Kernel
+    wide: float = eqx.field(static=True, default=0.1)
+
+    @property
+    def summary(self) -> str:
+        return f"Laplace for {', '.join(self.upper)}, then {self.lower.summary}"
+
+    def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
+        assert isinstance(conditional, BlockConditional)
+        return BoundNested(key, conditional, self)
+
+
+class BoundNested(BoundKernel):
+    """The proposal at one state of the other sites."""
+
+    def __init__(self, key: PRNGKey, conditional: BlockConditional, kernel: NestedLaplace):
+        key_upper, self.key_lower = jax.random.split(unrolled(key))
+        self.conditional, self.kernel = conditional, kernel
+        target, partition = conditional.target, conditional.partition
+        self.names = tuple(name for name in conditional.names if name not in kernel.upper)
+        self.partition = lower_partition(self.names, partition)
+        own = BlockConditional(
+            target, partition, names=kernel.upper, given=conditional.given, initial=conditional.initial
+        )
+        coordinates = Coordinates(own)
+        loc, factor = stop_gradient(_mode_without_gradients(self._log_density(coordinates), coordinates))
+        self.upper = BoundGaussian(key_upper, coordinates, loc, factor, kernel.wide)
+
+    def draw(self) -> tuple[Values, Elements]:
+        upper, log_q_upper = self.upper.draw()
+        lower, log_q_lower = self._bound_lower(upper).draw()
+        return {**upper, **lower}, log_q_upper + self._outward(log_q_lower)
+
+    def score(self, values: Values) -> Elements:
+        upper = {name: values[name] for name in self.kernel.upper}
+        lower = {name: values[name] for name in self.names}
+        return self.upper.score(upper) + self._outward(self._bound_lower(upper).score(lower))
+
+    def _bound_lower(self, upper: Values) -> BoundKernel:
+        return self.kernel.lower.bind(self.key_lower, self._below(upper))
+
+    def _below(self, upper: Values) -> BlockConditional:
+        """The conditional of the lower sites."""
+        given = {**self.conditional.given, **upper}
+        return BlockConditional(
+            self.conditional.target, self.partition, names=self.names, given=given, initial=self.conditional.initial
+        )
+
+    def _log_density(self, coordinates: Coordinates) -> Callable[[Array], Elements]:
+        """The density of positions of the upper sites, with the lower ones integrated out, up to a constant."""
+
+        def at(position: Float[Array, "element axis"]) -> Elements:
+            upper = coordinates.values(position)
+            below = Coordinates(self._below(upper))
+            loc, factor = mode_and_precision(below, _STEPS)
+            joint = self.conditional.log_probs({**upper, **below.values(loc)})
+            volume = below.log_volume(loc) - jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+            volume = jnp.where(below.conditional.real, volume, 0.0)
+            return self.conditional.reduce(joint) + coordinates.log_volume(position) + self._outward(volume)
+
+        return at
+
+    def _outward(self, elements: Elements) -> Elements:
+        """Numbers by element of the lower sites, summed into the block's elements."""
+        if self.partition == self.conditional.partition:
+            return elements
+        plates, kept = self.partition.plates, self.conditional.partition.plates
+        shaped = elements.reshape(self.partition.shape(self.conditional.target.plate_sizes))
+        others = tuple(axis for axis, plate in enumerate(plates) if plate not in kept)
+        left = [plate for plate in plates if plate in kept]
+        return jnp.transpose(jnp.sum(shaped, axis=others), [left.index(plate) for plate in kept]).reshape(-1)
+
+
+def lower_partition(names: tuple[str, ...], block: Partition) -> Partition:
+    """The finest split of the lower sites that the plates suggest, given the upper ones."""
+    if block.assigned_by is not None:
+        return block
+    sites = by_name(block.sites)
+    return Partition(block.sites, shared_plates([sites[name] for name in (*names, *touched(block.sites, names))]))
+
+
+class _Search(NamedTuple):
+    """Where the search for the modes of all elements stands."""
+
+    position: Float[Array, "element axis"]  # the centre of the stencil
+    width: Float[Array, "element axis"]  # of the stencil
+    factor: Float[Array, "element axis axis"]  # of the precision at the stencil before
+    best: Float[Array, "element axis"]  # the best point so far
+    height: Elements  # its log-density
+
+
+def _mode_without_gradients(
+    log_density: Callable[[Array], Elements], coordinates: Coordinates
+) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
+    """The mode of each element, and the factor of the precision there, from values of the density at a few points.
+
+    The stencil's width follows the curvature, about one standard deviation in the end. So rounding does not matter, and
+    the curvature is that of the density's bulk.
+    """
+    size, shape = coordinates.size, (coordinates.num_elements, coordinates.size)
+    first, second = np.tril_indices(size, -1)
+    axes = np.eye(size)
+    offsets = jnp.asarray(np.concatenate([np.zeros((1, size)), axes, -axes, axes[first] + axes[second]]))
+
+    def tried(position: Array) -> Array:
+        density = log_density(position)
+        return jnp.where(jnp.isnan(density), -jnp.inf, density)
+
+    def improve(number: Array, state: _Search) -> _Search:
+        around = jax.lax.map(lambda offset: tried(state.position + offset * state.width), offsets)
+        around = jnp.maximum(around, jnp.max(around, axis=0) - _DEEPEST)
+        here, ahead, behind = around[0], around[1 : 1 + size], around[1 + size : 1 + 2 * size]
+        curvature = (2 * here - ahead - behind).T
+        mixed = (ahead[first] + ahead[second] - around[1 + 2 * size :] - here).T
+        precision = jax.vmap(jnp.diag)(curvature)
+        precision = precision.at[:, first, second].set(mixed).at[:, second, first].set(mixed)
+        factor = floored_cholesky(precision, _LEAST_PRECISION)
+        step = newton_step(0.5 * (ahead - behind).T, factor)
+        step *= jnp.minimum(1.0, _LONGEST / jnp.maximum(jnp.linalg.norm(step, axis=-1, keepdims=True), 1e-30))
+        # A step that went too far is taken back, to the best point that has been seen.
+        found = state.position + offsets[jnp.argmax(around, axis=0)] * state.width
+        height = jnp.max(around, axis=0)
+        is_better = (height >= state.height)[:, None]
+        best = jnp.where(is_better, found, state.best)
+        is_last = number == _ROUNDS  # only measures
+        went_down = (here < state.height - _TOLERANCE)[:, None]
+        position = jnp.where(went_down, best, state.position + step * state.width)
+        spread = jnp.clip(jax.lax.rsqrt(jnp.maximum(curvature, 1e-6)), 0.25, 4.0)
+        width = jnp.clip(state.width * jnp.where(went_down, jnp.minimum(spread, 0.5), spread), 1e-6, 1.0)
+        return _Search(
+            position=jnp.where(is_last, state.position, position),
+            width=jnp.where(is_last, state.width, width),
+            factor=factor / state.width[..., None],
+            best=best,
+            height=jnp.maximum(height, state.height),
+        )
+
+    start = _Search(
+        position=jnp.zeros(shape),
+        width=jnp.ones(shape),
+        factor=jnp.zeros((*shape, size)),
+        best=jnp.zeros(shape),
+        height=jnp.full(shape[:1], -jnp.inf),
+    )
+    found = jax.lax.fori_loop(0, _ROUNDS + 1, improve, start)
+    return found.position, found.factor
