@@ -72,7 +72,7 @@ def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | Non
     shapes = program.shapes(target.program)
     if sum(prod(shapes[name]) for name in upper) > _MOST_UPPER:
         return None
-    kernel: Kernel = Laplace()
+    below: Kernel | None = None
     if lower:
         partition = lower_partition(lower, Partition(target.sites))
         size = sum(prod(shapes[name]) for name in lower) // prod(partition.shape(target.plate_sizes))
@@ -82,8 +82,8 @@ def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | Non
         ):  # padding inside an element would be drawn
             return None
         own = next(block.kernel for block in blocks if block.sites == lower[:1])
-        kernel = NestedLaplace(upper, own if len(lower) == 1 else Laplace())
-    drawing = Block(*names, proposal=kernel, move=Metropolis(), name="posterior")
+        below = own if len(lower) == 1 else Laplace()
+    drawing = Block(*names, proposal=NestedLaplace(upper, below), move=Metropolis(), name="posterior")
     return _sampler((drawing,), (_whole(target),), target)
 
 

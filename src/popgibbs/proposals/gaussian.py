@@ -1,6 +1,5 @@
 """Gaussians on the real line, one per element of a block, whose shape a network may have corrected."""
 
-from statistics import NormalDist
 from typing import NamedTuple
 
 import jax
@@ -41,7 +40,11 @@ class Shape(NamedTuple):
 
 
 class BoundGaussian(BoundKernel):
-    """One Gaussian per element, by the Cholesky factors of their precisions; a share of the draws is wide."""
+    """One Gaussian per element, by the Cholesky factors of their precisions.
+
+    A share of the draws is wide: half of these along all axes, half along one of them, because a tail that is heavy
+    along one axis is hardly ever reached by draws that are wide along all.
+    """
 
     def __init__(
         self,
@@ -62,8 +65,10 @@ class BoundGaussian(BoundKernel):
         # One draw for everything, because every use of random bits has to be compiled.
         noise = jax.random.normal(unrolled(self.key), (num_elements, size + 1 if self.wide else size), self.loc.dtype)
         if self.wide:
-            is_wide = noise[:, -1] < NormalDist().inv_cdf(self.wide)
-            noise = noise[:, :-1] * jnp.where(is_wide, _WIDER, 1.0)[:, None]
+            noise, share = noise[:, :size], jax.scipy.special.ndtr(noise[:, size:]) / self.wide
+            # Below 1/2 all axes are wide, then one after another.
+            number = jnp.floor((2 * share - 1) * size)
+            noise *= jnp.where((share < 0.5) | (number == jnp.arange(size)), _WIDER, 1.0)
         shaped = noise if self.shape is None else self.shape.apply(noise)
         position = self.loc + solve_triangular(self.factor, shaped, transposed=True)
         return self.coordinates.values(position), self._log_q(position)
@@ -79,8 +84,10 @@ class BoundGaussian(BoundKernel):
             log_slope += log_slope_of_noise
         log_q = _log_normal(noise)
         if self.wide:
-            log_wide = _log_normal(noise / _WIDER) - noise.shape[-1] * jnp.log(_WIDER)
-            log_q = jnp.logaddexp(jnp.log1p(-self.wide) + log_q, jnp.log(self.wide) + log_wide)
+            gains = 0.5 * (1 - _WIDER**-2) * noise**2 - jnp.log(_WIDER)  # of the density, by axis that is wide
+            one, every = jax.nn.logsumexp(gains, axis=-1) - jnp.log(noise.shape[-1]), jnp.sum(gains, axis=-1)
+            log_wide = jnp.logaddexp(one, every) + jnp.log(0.5 * self.wide)
+            log_q += jnp.logaddexp(jnp.log1p(-self.wide), log_wide)
         log_q += log_slope - self.coordinates.log_volume(position)
         return jnp.where(self.coordinates.conditional.real, log_q, 0.0)
 

@@ -33,18 +33,18 @@ _DEEPEST = 1e4  # nats below the best point; what is deeper tells nothing about 
 
 
 class NestedLaplace(Kernel):
-    """A Gaussian for the upper sites of a block, whose lower sites are integrated out, and then the lower sites."""
+    """A Gaussian for the upper sites of a block, with the lower ones, if any, integrated out; then the lower sites."""
 
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
 
     upper: tuple[str, ...] = eqx.field(static=True)
-    lower: Kernel
+    lower: Kernel | None
     wide: float = eqx.field(static=True, default=0.1)
 
     @property
     def summary(self) -> str:
-        return f"Laplace for {', '.join(self.upper)}, then {self.lower.summary}"
+        return f"Laplace for {', '.join(self.upper)}, then {self.lower.summary}" if self.lower else "Laplace"
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         assert isinstance(conditional, BlockConditional)
@@ -59,8 +59,8 @@ class BoundNested(BoundKernel):
         self.conditional, self.kernel = conditional, kernel
         target, partition = conditional.target, conditional.partition
         self.names = tuple(name for name in conditional.names if name not in kernel.upper)
-        self.partition = lower_partition(self.names, partition)
-        own = BlockConditional(
+        self.partition = lower_partition(self.names, partition) if self.names else partition
+        own = BlockConditional(  # for its coordinates, and without lower sites also for its factors
             target, partition, names=kernel.upper, given=conditional.given, initial=conditional.initial
         )
         coordinates = Coordinates(own)
@@ -69,15 +69,20 @@ class BoundNested(BoundKernel):
 
     def draw(self) -> tuple[Values, Elements]:
         upper, log_q_upper = self.upper.draw()
+        if not self.names:
+            return upper, log_q_upper
         lower, log_q_lower = self._bound_lower(upper).draw()
         return {**upper, **lower}, log_q_upper + self._outward(log_q_lower)
 
     def score(self, values: Values) -> Elements:
         upper = {name: values[name] for name in self.kernel.upper}
+        if not self.names:
+            return self.upper.score(upper)
         lower = {name: values[name] for name in self.names}
         return self.upper.score(upper) + self._outward(self._bound_lower(upper).score(lower))
 
     def _bound_lower(self, upper: Values) -> BoundKernel:
+        assert self.kernel.lower is not None
         return self.kernel.lower.bind(self.key_lower, self._below(upper))
 
     def _below(self, upper: Values) -> BlockConditional:
@@ -91,6 +96,8 @@ class BoundNested(BoundKernel):
         """The density of positions of the upper sites, with the lower ones integrated out, up to a constant."""
 
         def at(position: Float[Array, "element axis"]) -> Elements:
+            if not self.names:
+                return coordinates.log_density(position)
             upper = coordinates.values(position)
             below = Coordinates(self._below(upper))
             loc, factor = mode_and_precision(below, _STEPS)
