@@ -96,6 +96,7 @@ class Kernel(eqx.Module):
     splits: ClassVar[bool] = True  # log q may split into elements of a plate
     is_gaussian: ClassVar[bool] = False  # draws each element from one Gaussian, with a matrix of its size
     is_learned: ClassVar[bool] = False  # `prepared` makes its networks
+    draws_from_many: ClassVar[bool] = False  # a key chooses one of many proposals, which reach different modes
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
 
     @property

@@ -52,6 +52,7 @@ class ComponentDraw(Kernel):
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
     splits: ClassVar[bool] = False
+    draws_from_many: ClassVar[bool] = True
 
     by: str = eqx.field(static=True)  # the assignment
     plate: str = eqx.field(static=True)  # of the components

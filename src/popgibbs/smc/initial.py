@@ -14,6 +14,8 @@ from popgibbs.smc.events import Event, Terms, weighted_log_p
 from popgibbs.smc.population import Population
 from popgibbs.smc.weights import ess_fraction, normalise, weighted_sum
 
+_LARGEST_GROUP = 32  # of particles whose keys share a mixture density
+
 
 def initial_plan(blocks: tuple[Block, ...]) -> list[tuple[int, tuple[str, ...]]]:
     """The sites that each block draws first: a site is drawn by the first block that contains it."""
@@ -71,10 +73,31 @@ class InitialEvent(Event):
         return Terms(jnp.sum(log_q), jnp.sum(log_p), ess_fraction(weights))
 
 
+def _log_mixture(keys: Array, sampler: BuiltSampler, data: Data, latents: Values) -> Float[Array, " particle"]:
+    """log 1/G Σ_g q(z | x, g) over the keys g of a group of particles, instead of that of each particle's own key.
+
+    The estimate stays unbiased (the balance heuristic of Veach and Guibas, 1995), and a particle in a mode that its own
+    key would hardly reach no longer has a huge weight, if other keys reach it.
+    """
+    num_particles = keys.shape[0]
+    size = next(g for g in range(min(num_particles, _LARGEST_GROUP), 0, -1) if num_particles % g == 0)
+
+    def of_group(keys: Array, latents: Values) -> Array:
+        def under(key: Array) -> Array:
+            return jax.vmap(lambda latents: score_initial(key, sampler, data, latents))(latents)
+
+        return jax.nn.logsumexp(jax.vmap(under)(keys), axis=0) - jnp.log(size)
+
+    grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (keys, latents))
+    return jax.vmap(of_group)(*grouped).reshape(-1)
+
+
 def initialise(key: PRNGKey, sampler: BuiltSampler, data: Data, num_particles: int) -> tuple[Population, InitialEvent]:
     """Draw a population from the initial proposals, with log w = log p(x, z) − log q(z | x)."""
     keys = jax.random.split(key, num_particles)
     latents, log_q = jax.vmap(lambda key: draw_initial(key, sampler, data))(keys)
+    if any(block.kernel.draws_from_many for block in sampler.start.blocks):
+        log_q = _log_mixture(keys, sampler, data, latents)
     log_probs = jax.vmap(sampler.target(data).log_probs)(latents)
     particles = Particle(latents, log_probs)
     log_p = jax.vmap(lambda particle: particle.log_joint)(particles)
