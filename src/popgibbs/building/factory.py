@@ -20,7 +20,7 @@ from popgibbs.building.data_rules import (
     fails_padded,
     sites_of,
 )
-from popgibbs.building.first_draws import component_draw, has_components, is_direct, nested_draw
+from popgibbs.building.first_draws import component_draw, few_entries, has_components, is_direct, nested_draw
 from popgibbs.building.fitted import exact_where_possible, prepared
 from popgibbs.building.lapack import calls_lapack, warn_of_waiting_calls
 from popgibbs.building.probes import Findings, measure
@@ -115,9 +115,13 @@ def build(
         )
         for i in range(len(ready))
     ]
+    bridge_below = None
     if chooses_first and bridge is not None:
-        found = component_draw(ready, plans, components, target) or nested_draw(ready, target)
-        first, bridge = found, None if found else bridge
+        if first := component_draw(ready, plans, components, target):
+            bridge_below = few_entries(first, target)
+            bridge = Bridge(50) if bridge_below else None
+        elif first := nested_draw(ready, target):
+            bridge = None
     return BuiltSampler(
         model=model,
         blocks=_with_moves(ready, findings),
@@ -128,6 +132,7 @@ def build(
         ess_threshold=ess_threshold,
         small_example=is_small,
         bridge=bridge,
+        bridge_below=bridge_below,
         exchangeable=components,
         cannot_pad=cannot_pad or found_padding(findings, ready) or (first.cannot_pad if first else None),
     )

@@ -8,6 +8,7 @@ from popgibbs.moves import Metropolis
 from popgibbs.proposals import ComponentDraw, Kernel, Laplace, NestedLaplace, lower_partition, seeds_among
 from popgibbs.smc import Block, BuiltSampler, Plan, initial_plan, systematic
 
+_FEW = 10  # entries per component, below which seeds among them miss modes
 _MOST_UPPER = 8  # numbers outside of plates that one Gaussian draws first
 _MOST_LOWER = 20  # numbers of one element inside of plates
 
@@ -53,6 +54,20 @@ def component_draw(
     place = next(index for index, block in enumerate(blocks) if by in block.sites)
     drawing = Block(*continuous, proposal=kernel, move=Metropolis(), name="components")
     return _sampler((drawing, blocks[place]), (_whole(target), plans[place]), target)
+
+
+def few_entries(drawing: BuiltSampler, target: Target) -> tuple[tuple[str, ...], int] | None:
+    """The plates of a mixture's entries, and how many are too few to tell which modes are empty; None if it has enough.
+
+    With few entries, much of the posterior lies where a component has none, and no seeds lead there: the log evidence
+    was off by 0.44 nats (rms) at seven points and three clusters, by 0.13 with a bridge of 50 temperatures.
+    """
+    kernel = drawing.blocks[0].kernel
+    plates = tuple(plate for plate, _ in by_name(target.sites)[kernel.by].plates)
+    few, sizes = _FEW * target.plate_sizes[kernel.plate], target.plate_sizes
+    if set(plates) <= set(target.data.mask):
+        return plates, few
+    return (plates, few) if prod(sizes[plate] for plate in plates) < few else None
 
 
 def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | None:

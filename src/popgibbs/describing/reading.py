@@ -77,13 +77,17 @@ def _seen(factor: Site, block: Block, sites: dict[str, Site]) -> Seen:
 
 
 def _first_draw(sampler: BuiltSampler) -> str:
-    if sampler.bridge is not None:
+    if sampler.bridge is not None and sampler.bridge_below is None:
         return sampler.bridge.summary
     start, plan = sampler.start, initial_plan(sampler.start.blocks)
     if start is sampler:
         return f"by the blocks, {' → '.join(','.join(names) for _, names in plan)}"
     how = (f"{','.join(names)} ({start.blocks[index].kernel.summary})" for index, names in plan)
-    return f"by another sampler, {' → '.join(how)}"
+    other = f"by another sampler, {' → '.join(how)}"
+    if sampler.bridge is None or sampler.bridge_below is None:
+        return other
+    plates, few = sampler.bridge_below
+    return f"{other}; with fewer than {few} {' × '.join(plates)} {sampler.bridge.summary}"
 
 
 def _num_parameters(tree: Any) -> int:

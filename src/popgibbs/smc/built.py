@@ -1,6 +1,7 @@
 """A sampler whose parts have been checked against each other."""
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +27,9 @@ class BuiltSampler(eqx.Module):
     small_example: bool = eqx.field(static=True, default=False)  # the example was too small to show effects of padding
     cannot_pad: str | None = eqx.field(static=True, default=None)  # why instances of several sizes are refused
     bridge: Bridge | None = eqx.field(static=True, default=None)  # draws the first particles instead of the blocks
+    bridge_below: tuple[tuple[str, ...], int] | None = eqx.field(
+        static=True, default=None
+    )  # plates, and how few elements
     exchangeable: tuple[Components, ...] = eqx.field(static=True, default=())  # components without an order
     beta: Any = None  # the power of the likelihood in tempered training; None: 1
 
@@ -45,6 +49,14 @@ class BuiltSampler(eqx.Module):
     def with_constant_model(self) -> "BuiltSampler":
         """The sampler as log q sees it: θ gets no gradient from proposals, not even from those built from the model."""
         return replace(self, model=constant(self.model))
+
+    def bridge_for(self, data: Data) -> Bridge | None:
+        """The bridge that draws the first particles of instances of this size; None if `start` does."""
+        if self.bridge is None or self.bridge_below is None:
+            return self.bridge
+        plates, few = self.bridge_below
+        sizes = [data.mask[plate].shape[-1] for plate in plates if plate in data.mask]
+        return self.bridge if prod(sizes) < few else None
 
     def without_model(self) -> "BuiltSampler":
         return replace(self, model=None)

@@ -70,10 +70,11 @@ def run(
     observe = observe or _ignore
     keys, batch = row_keys(keys, num_populations), rows_of(batch, num_populations)
     key_first = fold_in_rows(keys, 0)
-    if sampler.bridge is None:
+    bridge = sampler.bridge_for(batch)
+    if bridge is None:
         population, event = over_rows(initialise, 0, None, 0, None)(key_first, sampler, batch, num_particles)
     else:
-        population, event = _cross(sampler.bridge, sampler, key_first, batch, num_particles)
+        population, event = _cross(bridge, sampler, key_first, batch, num_particles)
     carry = observe(carry, sampler, batch, event)
     info = jax.tree.map(lambda leaf: leaf[None], _initial_info(sampler, population))
     if num_sweeps:
