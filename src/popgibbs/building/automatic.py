@@ -9,7 +9,7 @@ from numpyro.distributions.transforms import biject_to
 from popgibbs.building.block_rules import shared_plates
 from popgibbs.model import Partition, Site, Target, by_name, latent_names, program, raw_sites, touched
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior
+from popgibbs.proposals import Counts, Enumerated, Kernel, Laplace, Neural, Prior
 from popgibbs.smc import Block, NonCentredBlock, scaled_by
 
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
@@ -61,9 +61,10 @@ def _completed(block: Block, target: Target, learned: bool) -> Block:
     if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.updated):
         return block  # the rules about blocks say what is wrong
     own = [sites[name] for name in block.sites]
-    kernel = _kernel(block, own, target, learned and block.learns)
-    if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, target)):
+    endless = any(site.support is None for site in own)
+    if block.assigned_by is None and endless and (by := _assignment(block, target)):
         block = block.changed(assigned_by=by.name, assigned_automatically=True)
+    kernel = _kernel(block, own, target, learned and block.learns)
     move = block.chosen if block.chosen is not None or kernel.is_exact else Metropolis()
     return block.changed(kernel=kernel, chosen=move)
 
@@ -80,14 +81,25 @@ def _kernel(block: Block, own: list[Site], target: Target, learned: bool) -> Ker
             f"{sorted({*finite, *counts})} into separate blocks, or pass proposal="
         )
     if counts:
-        warnings.warn(
-            f"block '{block.name}': {counts} are discrete without bound, so that they cannot be enumerated; they are "
-            "proposed from their prior, which is slow where data say much about them; pass proposal= for a better one",
-            stacklevel=5,
-        )
-        return Prior()
+        return _kernel_of_counts(block, own, target)
     _check_bijections(block, target)
     return Neural() if learned else Laplace()
+
+
+def _kernel_of_counts(block: Block, own: list[Site], target: Target) -> Kernel:
+    """A grid of integers around the mode, where each element of the block has one integer."""
+    factors = own if block.assigned_by else [by_name(target.sites)[name] for name in touched(target.sites, block.sites)]
+    num_elements = prod(target.plate_sizes[plate] for plate in shared_plates(factors))
+    shapes = program.shapes(target.program)
+    if sum(prod(shapes[site.name]) for site in own) == num_elements:
+        return Counts()
+    warnings.warn(
+        f"block '{block.name}': {list(block.sites)} are counts without bound, of which several depend on each other "
+        "given the rest; they are proposed together from their prior, which is slow where data say much about them; give each "
+        "site a block of its own, sample it in the plates that all its factors share, or pass proposal=",
+        stacklevel=6,
+    )
+    return Prior()
 
 
 def _check_bijections(block: Block, target: Target) -> None:

@@ -92,6 +92,7 @@ class Kernel(eqx.Module):
     from_model: ClassVar[bool] = False  # built from the model's own factors, so that these properties need no check
     needs_parents: ClassVar[bool] = False  # the first draw needs the parents of its sites
     needs_finite: ClassVar[bool] = False  # every site must be finite, with one value in each element
+    needs_count: ClassVar[bool] = False  # the block must have one discrete site, with one integer in each element
     takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
     splits: ClassVar[bool] = True  # log q may split into elements of a plate
     is_gaussian: ClassVar[bool] = False  # draws each element from one Gaussian, with a matrix of its size
