@@ -95,8 +95,8 @@ def _kernel_of_counts(block: Block, own: list[Site], target: Target) -> Kernel:
         return Counts()
     warnings.warn(
         f"block '{block.name}': {list(block.sites)} are counts without bound, of which several depend on each other "
-        "given the rest; they are proposed together from their prior, which is slow where data say much about them; give each "
-        "site a block of its own, sample it in the plates that all its factors share, or pass proposal=",
+        "given the rest; they are proposed together from their prior, which is slow where data say much about them; give "
+        "each site a block of its own, sample it in the plates that all its factors share, or pass proposal=",
         stacklevel=6,
     )
     return Prior()

@@ -116,10 +116,11 @@ def candidate(block: Block, target: Target) -> Partition:
 
 def _check_count(block: Block, sites: Mapping[str, Site]) -> None:
     kind = type(block.kernel).__name__
-    if len(block.sites) > 1:
+    name, *others = block.sites
+    if others:
         raise ValueError(f"block '{block.name}': {kind} updates one site; give each of {list(block.sites)} its own block")
-    if not sites[block.sites[0]].discrete:
-        raise ValueError(f"block '{block.name}': {kind} needs a discrete site, but '{block.sites[0]}' is continuous")
+    if not sites[name].discrete:
+        raise ValueError(f"block '{block.name}': {kind} needs a discrete site, but '{name}' is continuous")
 
 
 def shared_plates(sites: list[Site]) -> tuple[str, ...]:
