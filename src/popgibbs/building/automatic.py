@@ -1,6 +1,7 @@
 """Blocks and proposals built from the model, for users who name neither."""
 
 import warnings
+from itertools import combinations
 from math import prod
 
 import jax
@@ -13,27 +14,54 @@ from popgibbs.proposals import Counts, Enumerated, Kernel, Laplace, Neural, Prio
 from popgibbs.smc import Block, NonCentredBlock, scaled_by
 
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
+_MOST_JOINT = 64  # values of finite sites that are enumerated together without being asked for
 
 
 def completed(blocks: tuple[Block, ...] | None, target: Target, *, learned: bool) -> tuple[Block, ...]:
     """The blocks with a proposal built from the model where the user gave none.
 
-    By default there is one block per latent site, followed by a non-centred one where that helps. If `learned`,
-    continuous sites get networks to be trained.
+    By default there is one block per latent site, followed by a non-centred one where that helps; finite sites that
+    depend on each other share one. If `learned`, continuous sites get networks to be trained.
     """
     if blocks is None:
-        blocks = tuple(block for name in latent_names(target.sites) for block in _blocks_of(name, target))
+        blocks = tuple(block for group in _groups(target) for block in _blocks_of(group, target))
     return tuple(_completed(block, target, learned) for block in blocks)
 
 
-def _blocks_of(name: str, target: Target) -> tuple[Block, ...]:
+def _groups(target: Target) -> list[tuple[Site, ...]]:
+    """The latents in the order of the model, where finite sites that are enumerated together follow the first of them.
+
+    Updated one at a time, sites that one factor contains can get stuck where the data tell only their combination.
+    """
+    groups = [(site,) for site in target.sites if not site.observed]
+    while pair := next((pair for pair in combinations(groups, 2) if _go_together(*pair, target)), None):
+        first, second = pair
+        groups = [first + second if group is first else group for group in groups if group is not second]
+    return groups
+
+
+def _go_together(first: tuple[Site, ...], second: tuple[Site, ...], target: Target) -> bool:
+    """Whether finite sites of the same plates have few joint values, and a factor contains some of both groups."""
+    supports = [site.support for site in first + second]
+    if None in supports or len({site.plates for site in first + second}) > 1:
+        return False
+    ours, theirs = ({site.name for site in group} for group in (first, second))
+    contained = [{site.name} | site.parents for site in target.sites]
+    return prod(len(support or ()) for support in supports) <= _MOST_JOINT and any(
+        names & ours and names & theirs for names in contained
+    )
+
+
+def _blocks_of(group: tuple[Site, ...], target: Target) -> tuple[Block, ...]:
     """The blocks that update a site: one given the sites below it, and one that holds their standardised values.
 
     The second doubles the cost. It is for a location or a scale of sites in a plate: where data say little about each of
     them, the first alone mixes tens of times as slowly. It is left out where its weight would not split into the
     elements of the site's plates.
     """
-    sites = by_name(target.sites)
+    if len(group) > 1:
+        return (Block(*(site.name for site in group)),)
+    name, sites = group[0].name, by_name(target.sites)
     own, centred = {plate for plate, _ in sites[name].plates}, Block(name)
     explained = frozenset().union(*(site.parents for site in target.sites))
     held = [
