@@ -59,9 +59,10 @@ def _blocks_of(group: tuple[Site, ...], target: Target) -> tuple[Block, ...]:
     them, the first alone mixes tens of times as slowly. It is left out where its weight would not split into the
     elements of the site's plates.
     """
-    if len(group) > 1:
-        return (Block(*(site.name for site in group)),)
-    name, sites = group[0].name, by_name(target.sites)
+    name, *others = (site.name for site in group)
+    if others:
+        return (Block(name, *others),)
+    sites = by_name(target.sites)
     own, centred = {plate for plate, _ in sites[name].plates}, Block(name)
     explained = frozenset().union(*(site.parents for site in target.sites))
     held = [
