@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from popgibbs.model import StateSpaceModel, exchangeable
     from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
     from popgibbs.posterior import Posterior
-    from popgibbs.proposals import BoundKernel, Enumerated, Kernel, Laplace, Neural, Prior
+    from popgibbs.proposals import BoundKernel, Counts, Enumerated, Kernel, Laplace, Neural, Prior
     from popgibbs.smc import Block, Bridge, NonCentredBlock, SequenceBlock, multinomial, residual, stratified, systematic
     from popgibbs.training import CheckpointError, Interrupted, Tempering
 
@@ -57,6 +57,7 @@ __all__ = [
     "Bridge",
     "CheckpointError",
     "Comparison",
+    "Counts",
     "Description",
     "Enumerated",
     "Fit",
@@ -99,7 +100,7 @@ _ROOMS = {
     "popgibbs.model": ("StateSpaceModel", "exchangeable"),
     "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
-    "popgibbs.proposals": ("BoundKernel", "Enumerated", "Kernel", "Laplace", "Neural", "Prior"),
+    "popgibbs.proposals": ("BoundKernel", "Counts", "Enumerated", "Kernel", "Laplace", "Neural", "Prior"),
     "popgibbs.smc": (
         "Block",
         "Bridge",

@@ -4,10 +4,13 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from scipy.special import gammaln, logsumexp
 from tests import oracles
 
 import popgibbs as pg
+from popgibbs.building import first_draws
+from popgibbs.data import complete
 
 KEY = jax.random.key(0)
 
@@ -35,6 +38,12 @@ def counts_log_evidence(y: np.ndarray) -> float:
 
 
 Y = np.array([1, 0, 9, 12, 2, 11, 1, 0], np.int32)
+
+
+@pytest.fixture(autouse=True)
+def always_by_em(monkeypatch):
+    """Mixtures with few entries would anneal instead; `test_few_entries` is about them."""
+    monkeypatch.setattr(first_draws, "_FEW", 0)
 
 
 def test_the_evidence_of_mixtures_agrees_with_enumeration():
@@ -70,3 +79,15 @@ def test_padding_changes_no_first_draw():
     alone = sampler.sample(KEY, [{"y": Y[:5]}], **budget)
     np.testing.assert_allclose(together[0]["rate"], alone[0]["rate"], rtol=1e-3)
     np.testing.assert_allclose(together.log_evidence[0], alone.log_evidence[0], atol=1e-2)
+
+
+def test_mixtures_with_few_entries_anneal_from_the_prior(monkeypatch):
+    """Seeds miss modes with an empty component; the bridge is chosen by the size of each instance."""
+    monkeypatch.setattr(first_draws, "_FEW", 10)
+    sampler = pg.APG(counts, data={"y": "points"}, example={"y": np.tile(Y, 3)})
+    few, many = ({"y": np.tile(Y, copies)} for copies in (1, 3))
+    assert sampler.built.bridge_for(complete(few, sampler.axes)) is not None
+    assert sampler.built.bridge_for(complete(many, sampler.axes)) is None
+    assert "with fewer than 20 points" in sampler.describe().first_draw
+    posterior = sampler.sample(KEY, [few], num_sweeps=0, num_particles=10, num_populations=100)
+    assert abs(posterior.log_evidence[0] - counts_log_evidence(Y)) < 5 * posterior.log_evidence_error[0]

@@ -1,6 +1,8 @@
 """Blocks and proposals built from the model, for users who name neither."""
 
 import warnings
+from collections.abc import Iterable
+from itertools import combinations
 from math import prod
 
 import jax
@@ -18,30 +20,59 @@ from popgibbs.model import (
     touched,
 )
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Enumerated, Kernel, Laplace, Neural, Prior
+from popgibbs.proposals import Counts, Enumerated, Kernel, Laplace, NestedLaplace, Neural, Prior, lower_partition
 from popgibbs.smc import Block, NonCentredBlock, scaled_by
 
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
+MOST_UPPER = 8  # numbers of one Gaussian whose mode is searched without gradients, at points all around it
+_MOST_JOINT = 64  # values of finite sites that are enumerated together without being asked for
 
 
 def completed(blocks: tuple[Block, ...] | None, target: Target, *, learned: bool) -> tuple[Block, ...]:
     """The blocks with a proposal built from the model where the user gave none.
 
-    By default there is one block per latent site, followed by a non-centred one where that helps. If `learned`,
-    continuous sites get networks to be trained.
+    By default there is one block per latent site, followed by a non-centred one where that helps; finite sites that
+    depend on each other share one. If `learned`, continuous sites get networks to be trained.
     """
     if blocks is None:
-        blocks = tuple(block for name in latent_names(target.sites) for block in _blocks_of(name, target))
+        blocks = tuple(block for group in _groups(target) for block in _blocks_of(group, target))
     return tuple(_completed(block, target, learned) for block in blocks)
 
 
-def _blocks_of(name: str, target: Target) -> tuple[Block, ...]:
+def _groups(target: Target) -> list[tuple[Site, ...]]:
+    """The latents in the order of the model, where finite sites that are enumerated together follow the first of them.
+
+    Updated one at a time, sites that one factor contains can get stuck where the data tell only their combination.
+    """
+    groups = [(site,) for site in target.sites if not site.observed]
+    while pair := next((pair for pair in combinations(groups, 2) if _go_together(*pair, target)), None):
+        first, second = pair
+        groups = [first + second if group is first else group for group in groups if group is not second]
+    return groups
+
+
+def _go_together(first: tuple[Site, ...], second: tuple[Site, ...], target: Target) -> bool:
+    """Whether finite sites of the same plates have few joint values, and a factor contains some of both groups."""
+    supports = [site.support for site in first + second]
+    if None in supports or len({site.plates for site in first + second}) > 1:
+        return False
+    ours, theirs = ({site.name for site in group} for group in (first, second))
+    contained = [{site.name} | site.parents for site in target.sites]
+    return prod(len(support or ()) for support in supports) <= _MOST_JOINT and any(
+        names & ours and names & theirs for names in contained
+    )
+
+
+def _blocks_of(group: tuple[Site, ...], target: Target) -> tuple[Block, ...]:
     """The blocks that update a site: one given the sites below it, and one that holds their standardised values.
 
     The second doubles the cost. It is for a location or a scale of sites in a plate: where data say little about each of
     them, the first alone mixes tens of times as slowly. It is left out where its weight would not split into the
     elements of the site's plates.
     """
+    name, *others = (site.name for site in group)
+    if others:
+        return (Block(name, *others),)
     sites = by_name(target.sites)
     own, centred = {plate for plate, _ in sites[name].plates}, Block(name)
     explained = frozenset().union(*(site.parents for site in target.sites))
@@ -70,9 +101,10 @@ def _completed(block: Block, target: Target, learned: bool) -> Block:
     if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.updated):
         return block  # the rules about blocks say what is wrong
     own = [sites[name] for name in block.sites]
-    kernel = _kernel(block, own, target, learned and block.learns)
-    if block.assigned_by is None and not kernel.needs_finite and (by := _assignment(block, target)):
+    endless = any(site.support is None for site in own)
+    if block.assigned_by is None and endless and (by := _assignment(block, target)):
         block = block.changed(assigned_by=by.name, assigned_automatically=True)
+    kernel = _kernel(block, own, target, learned and block.learns)
     move = block.chosen if block.chosen is not None or kernel.is_exact else Metropolis()
     return block.changed(kernel=kernel, chosen=move)
 
@@ -89,14 +121,42 @@ def _kernel(block: Block, own: list[Site], target: Target, learned: bool) -> Ker
             f"{sorted({*finite, *counts})} into separate blocks, or pass proposal="
         )
     if counts:
-        warnings.warn(
-            f"block '{block.name}': {counts} are discrete without bound, so that they cannot be enumerated; they are "
-            "proposed from their prior, which is slow where data say much about them; pass proposal= for a better one",
-            stacklevel=5,
-        )
-        return Prior()
+        return _kernel_of_counts(block, own, target)
     _check_bijections(block, target)
-    return Neural() if learned else Laplace()
+    plates = shared_plates(
+        own if block.assigned_by else [by_name(target.sites)[n] for n in touched(target.sites, block.sites)]
+    )
+    by = by_name(target.sites)[block.assigned_by] if block.assigned_by else None
+    return _nested(own, Partition(target.sites, plates, by), target) or (Neural() if learned else Laplace())
+
+
+def _nested(own: list[Site], partition: Partition, target: Target) -> Kernel | None:
+    """Sites one after another where some are below others, because one Gaussian for all cannot follow a funnel."""
+    names = {site.name for site in own}
+    roots = [site for site in own if not site.parents & names]
+    upper = tuple(site.name for site in roots if any(site.name in other.parents for other in own))
+    if not upper or num_numbers_of(upper, partition, target) > MOST_UPPER:
+        return None
+    lower = [site for site in own if site.name not in upper]
+    elements = lower_partition(tuple(site.name for site in lower), partition)
+    num_below = prod(elements.shape(target.plate_sizes)) // prod(partition.shape(target.plate_sizes))
+    return NestedLaplace(upper, _nested(lower, elements, target) or Laplace().together(num_below))
+
+
+def _kernel_of_counts(block: Block, own: list[Site], target: Target) -> Kernel:
+    """A grid of integers around the mode, where each element of the block has one integer."""
+    factors = own if block.assigned_by else [by_name(target.sites)[name] for name in touched(target.sites, block.sites)]
+    num_elements = prod(target.plate_sizes[plate] for plate in shared_plates(factors))
+    shapes = program.shapes(target.program)
+    if sum(prod(shapes[site.name]) for site in own) == num_elements:
+        return Counts()
+    warnings.warn(
+        f"block '{block.name}': {list(block.sites)} are counts without bound, of which several depend on each other "
+        "given the rest; they are proposed together from their prior, which is slow where data say much about them; give "
+        "each site a block of its own, sample it in the plates that all its factors share, or pass proposal=",
+        stacklevel=6,
+    )
+    return Prior()
 
 
 def _check_bijections(block: Block, target: Target) -> None:
@@ -151,13 +211,18 @@ def _inside(site: Site, by: Site) -> bool:
 
 def check_sizes(block: Block, partition: Partition, target: Target) -> None:
     """Check that no element of a block is too large for one Gaussian."""
-    if block.kernel is None or not block.kernel.is_gaussian:
+    if block.kernel is None:
         return
+    for names, elements in block.kernel.gaussians(block.sites, partition):
+        if (num_numbers := num_numbers_of(names, elements, target)) > _MOST_NUMBERS:
+            raise ValueError(
+                f"block '{block.name}': {type(block.kernel).__name__}() would need one Gaussian for {num_numbers} "
+                "numbers, because they are not independent of each other given the rest; split the site in the model, or "
+                "pass another proposal="
+            )
+
+
+def num_numbers_of(names: Iterable[str], elements: Partition, target: Target) -> int:
+    """How many numbers of the named sites one element has."""
     shapes = program.shapes(target.program)
-    num_numbers = sum(prod(shapes[name]) for name in block.sites) // prod(partition.shape(target.plate_sizes))
-    if num_numbers > _MOST_NUMBERS:
-        raise ValueError(
-            f"block '{block.name}': {type(block.kernel).__name__}() would need one Gaussian for {num_numbers} numbers, "
-            "because they are not independent of each other given the rest; split the site in the model, or pass another "
-            "proposal="
-        )
+    return sum(prod(shapes[name]) for name in names) // prod(elements.shape(target.plate_sizes))

@@ -1,6 +1,8 @@
 """Rules about blocks, and the split of their weights into elements."""
 
 import warnings
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import jax
@@ -100,6 +102,8 @@ def candidate(block: Block, target: Target) -> Partition:
         raise ValueError(
             f"block '{block.name}': {type(block.kernel).__name__} needs finite discrete sites; {endless} are not"
         )
+    if block.kernel.needs_count:
+        _check_count(block, sites)
     if not (block.splits and block.kernel.splits):
         return Partition(target.sites)
     if block.assigned_by:
@@ -109,6 +113,15 @@ def candidate(block: Block, target: Target) -> Partition:
     if not shared and not block.kernel.needs_finite:
         _say_why_whole(block, [sites[name] for name in block.updated], factors)
     return Partition(target.sites, shared)
+
+
+def _check_count(block: Block, sites: Mapping[str, Site]) -> None:
+    kind = type(block.kernel).__name__
+    name, *others = block.sites
+    if others:
+        raise ValueError(f"block '{block.name}': {kind} updates one site; give each of {list(block.sites)} its own block")
+    if not sites[name].discrete:
+        raise ValueError(f"block '{block.name}': {kind} needs a discrete site, but '{name}' is continuous")
 
 
 def _say_why_whole(block: Block, own: list[Site], factors: list[Site]) -> None:
@@ -174,6 +187,19 @@ def decide(index: int, block: Block, candidate: Partition, findings: Findings) -
             )
         return whole
     return candidate
+
+
+def check_one_integer(block: Block, partition: Partition, target: Target) -> None:
+    """Check that every element of a block of counts has one number."""
+    if not block.splits or block.kernel is None or not block.kernel.needs_count:
+        return
+    (name,) = block.sites
+    if prod(program.shapes(target.program)[name]) > prod(partition.shape(target.plate_sizes)):
+        raise ValueError(
+            f"block '{block.name}': {type(block.kernel).__name__} draws one integer in each element, but '{name}' has "
+            "several, because they are not independent of each other given the rest; split the site in the model, or use "
+            "Prior()"
+        )
 
 
 def check_enumerable(block: Block, partition: Partition, target: Target) -> None:

@@ -55,7 +55,8 @@ def enlarged(model: Any, example: Values, axes: Axes) -> tuple[Values, str | Non
 def _fails(model: Any, values: Values) -> str | None:
     """Why a model does not run on an instance."""
     try:
-        program.abstract_sites(lambda: model(**{name: jnp.asarray(value) for name, value in values.items()}))
+        inputs = {name: jnp.asarray(value) for name, value in values.items()}
+        jax.eval_shape(lambda: program.evaluate(lambda: model(**inputs), jax.random.key(0), {}))
     except Exception as error:
         return first_line(error)
     return None

@@ -9,7 +9,15 @@ from jax.extend.core import Jaxpr
 
 from popgibbs._typing import Resampler, Values
 from popgibbs.building.automatic import check_sizes, completed, is_automatic
-from popgibbs.building.block_rules import candidate, check_cover, check_enumerable, check_models, decide, finite_part
+from popgibbs.building.block_rules import (
+    candidate,
+    check_cover,
+    check_enumerable,
+    check_models,
+    check_one_integer,
+    decide,
+    finite_part,
+)
 from popgibbs.building.component_rules import components_of
 from popgibbs.building.data_rules import (
     MIN_SIZE,
@@ -99,6 +107,7 @@ def build(
     partitions = [decide(i, block, candidates[i], findings) for i, block in enumerate(judged)]
     for block, partition in zip(judged, partitions, strict=True):
         check_enumerable(block, partition, target)
+        check_one_integer(block, partition, target)
         check_sizes(block, partition, target)
     summed = {
         i: Summed(part.sites, partition)

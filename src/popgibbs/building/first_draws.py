@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from math import prod
 
-from popgibbs.model import Components, Partition, Target, by_name, latent_names, program, shared_plates, touched
+from popgibbs.building.automatic import MOST_UPPER, num_numbers_of
+from popgibbs.model import Components, Partition, Target, by_name, latent_names, shared_plates, touched
 from popgibbs.moves import Metropolis
 from popgibbs.proposals import ComponentDraw, Kernel, Laplace, NestedLaplace, lower_partition, seeds_among
 from popgibbs.smc import Block, BuiltSampler, Plan, initial_plan, systematic
 
 _FEW = 10  # entries per component, below which seeds among them miss modes
-_MOST_UPPER = 8  # numbers outside of plates that one Gaussian draws first
 _MOST_LOWER = 20  # numbers of one element inside of plates
 
 
@@ -84,20 +84,19 @@ def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | Non
     for group in (upper, lower):
         if any((sites[name].bounded_by | sites[name].scaled_by) & set(group) for name in group):
             return None
-    shapes = program.shapes(target.program)
-    if sum(prod(shapes[name]) for name in upper) > _MOST_UPPER:
+    if num_numbers_of(upper, Partition(target.sites), target) > MOST_UPPER:
         return None
     below: Kernel | None = None
     if lower:
         partition = lower_partition(lower, Partition(target.sites))
-        size = sum(prod(shapes[name]) for name in lower) // prod(partition.shape(target.plate_sizes))
+        size = num_numbers_of(lower, partition, target)
         inside = {plate for name in lower for plate, _ in sites[name].plates} - set(partition.plates)
-        if (
-            partition.whole or size > _MOST_LOWER or inside & set(target.data.mask)
-        ):  # padding inside an element would be drawn
+        is_padded_inside = inside & set(target.data.mask)  # padding inside an element would be drawn
+        if partition.whole or size > _MOST_LOWER or is_padded_inside:
             return None
-        own = next(block.kernel for block in blocks if block.sites == lower[:1])
-        below = own if len(lower) == 1 else Laplace()
+        own = next(block.kernel for block in blocks if block.sites[0] == lower[0])
+        num_elements = prod(partition.shape(target.plate_sizes))
+        below = (own if len(lower) == 1 else Laplace()).together(num_elements)
     drawing = Block(*names, proposal=NestedLaplace(upper, below), move=Metropolis(), name="posterior")
     return _sampler((drawing,), (_whole(target),), target)
 

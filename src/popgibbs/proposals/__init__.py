@@ -4,6 +4,7 @@ from popgibbs.proposals.along import MovesAlong
 from popgibbs.proposals.base import BoundKernel, Kernel, key_for, sites_at
 from popgibbs.proposals.components import ComponentDraw, seeds_among
 from popgibbs.proposals.conjugate import Conjugate, is_exact
+from popgibbs.proposals.counts import Counts
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.nested import NestedLaplace, lower_partition
@@ -17,6 +18,7 @@ __all__ = [
     "BoundKernel",
     "ComponentDraw",
     "Conjugate",
+    "Counts",
     "Enumerated",
     "is_exact",
     "Kernel",

@@ -15,7 +15,10 @@ from jaxtyping import Array
 
 from popgibbs._random import standard
 from popgibbs._typing import Elements, LogProbs, PRNGKey, Values
-from popgibbs.model import AbstractSite, Conditional
+from popgibbs.model import AbstractSite, Conditional, Partition
+
+Gaussians = list[tuple[tuple[str, ...], Partition]]
+"""Groups of sites that have one Gaussian per element of a partition, with a matrix of its size."""
 
 
 class BoundKernel(ABC):
@@ -92,9 +95,9 @@ class Kernel(eqx.Module):
     from_model: ClassVar[bool] = False  # built from the model's own factors, so that these properties need no check
     needs_parents: ClassVar[bool] = False  # the first draw needs the parents of its sites
     needs_finite: ClassVar[bool] = False  # every site must be finite, with one value in each element
+    needs_count: ClassVar[bool] = False  # the block must have one discrete site, with one integer in each element
     takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
     splits: ClassVar[bool] = True  # log q may split into elements of a plate
-    is_gaussian: ClassVar[bool] = False  # draws each element from one Gaussian, with a matrix of its size
     is_learned: ClassVar[bool] = False  # `prepared` makes its networks
     draws_from_many: ClassVar[bool] = False  # a key chooses one of many proposals, which reach different modes
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
@@ -116,6 +119,16 @@ class Kernel(eqx.Module):
         Returns:
             The bound kernel.
         """
+
+    def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
+        """The Gaussians with which it draws the named sites of a block, whose weight splits by a partition."""
+        del names, partition
+        return []
+
+    def together(self, num_elements: int) -> "Kernel":
+        """The kernel for elements of which so many are accepted all or none; by default the kernel itself."""
+        del num_elements
+        return self
 
     def made_exact(self, family: str) -> "Kernel":
         """The kernel for factors that together have the form of an exponential family; by default the kernel itself."""

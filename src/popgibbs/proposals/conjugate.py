@@ -24,8 +24,8 @@ from jaxtyping import Array
 from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.distributions import ManyBeta, log_gamma_variates
-from popgibbs.model import BlockConditional, Conditional, Coordinates, typical_sites
-from popgibbs.proposals.base import BoundKernel, Kernel
+from popgibbs.model import BlockConditional, Conditional, Coordinates, Partition, typical_sites
+from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.gaussian import BoundGaussian
 from popgibbs.proposals.newton import gaussian_moments, gradient_of
 
@@ -42,12 +42,11 @@ class Conjugate(Kernel):
     family: str = eqx.field(static=True)
 
     @property
-    def is_gaussian(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.family == "normal"
-
-    @property
     def summary(self) -> str:
         return f"exact, {self.family.title()}"
+
+    def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
+        return [(names, partition)] if self.family == "normal" else []
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         assert isinstance(conditional, BlockConditional)
@@ -80,10 +79,11 @@ class BoundConjugate(BoundKernel):
         """A draw inside the support, although float32 rounds to its ends."""
         key = unrolled(self.key)
         if isinstance(self.distribution, dist.Gamma):
-            value = jnp.exp(log_gamma_variates(key, self.distribution.concentration)) / self.distribution.rate
+            log_variates = log_gamma_variates(key, jnp.asarray(self.distribution.concentration))
+            value = jnp.exp(log_variates) / jnp.asarray(self.distribution.rate)
             return jnp.maximum(value, jnp.finfo(value.dtype).tiny)
         if isinstance(self.distribution, dist.Dirichlet):
-            shares = jax.nn.softmax(log_gamma_variates(key, self.distribution.concentration), axis=-1)
+            shares = jax.nn.softmax(log_gamma_variates(key, jnp.asarray(self.distribution.concentration)), axis=-1)
             return jnp.clip(shares, 1e-30, 1.0)
         return jnp.clip(self.distribution.sample(key), 1e-30, 1.0 - 1e-7)
 

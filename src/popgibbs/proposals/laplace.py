@@ -6,8 +6,8 @@ import equinox as eqx
 from jax.lax import stop_gradient
 
 from popgibbs._typing import PRNGKey
-from popgibbs.model import Conditional, Coordinates
-from popgibbs.proposals.base import Kernel
+from popgibbs.model import Conditional, Coordinates, Partition
+from popgibbs.proposals.base import Gaussians, Kernel
 from popgibbs.proposals.conjugate import Conjugate
 from popgibbs.proposals.gaussian import BoundGaussian
 from popgibbs.proposals.newton import mode_and_precision
@@ -32,7 +32,6 @@ class Laplace(Kernel):
 
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
-    is_gaussian: ClassVar[bool] = True
 
     num_steps: int = eqx.field(static=True, default=5)
     wide: float = eqx.field(static=True, default=0.1)
@@ -40,6 +39,13 @@ class Laplace(Kernel):
     @property
     def summary(self) -> str:
         return f"Laplace, {self.num_steps} Newton steps"
+
+    def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
+        return [(names, partition)]
+
+    def together(self, num_elements: int) -> Kernel:
+        """The kernel with the same share of wide draws in all elements together."""
+        return Laplace(num_steps=self.num_steps, wide=self.wide / num_elements)
 
     def made_exact(self, family: str) -> Kernel:
         """The kernel for factors that have the form of an exponential family."""

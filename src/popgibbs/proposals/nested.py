@@ -20,7 +20,7 @@ from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
 from popgibbs.distributions.normals import floored_cholesky
 from popgibbs.model import BlockConditional, Conditional, Coordinates, Partition, by_name, shared_plates, touched
-from popgibbs.proposals.base import BoundKernel, Kernel
+from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.gaussian import BoundGaussian
 from popgibbs.proposals.newton import mode_and_precision, newton_step
 
@@ -45,6 +45,11 @@ class NestedLaplace(Kernel):
     @property
     def summary(self) -> str:
         return f"Laplace for {', '.join(self.upper)}, then {self.lower.summary}" if self.lower else "Laplace"
+
+    def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
+        below = tuple(name for name in names if name not in self.upper)
+        lower = self.lower.gaussians(below, lower_partition(below, partition)) if self.lower else []
+        return [(self.upper, partition), *lower]
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         assert isinstance(conditional, BlockConditional)
@@ -108,7 +113,7 @@ class BoundNested(BoundKernel):
 
         return at
 
-    def _outward(self, elements: Elements) -> Elements:
+    def _outward(self, elements: Float[Array, " lower_element"]) -> Elements:
         """Numbers by element of the lower sites, summed into the block's elements."""
         if self.partition == self.conditional.partition:
             return elements

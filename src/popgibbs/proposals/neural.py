@@ -10,8 +10,8 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import BlockConditional, Conditional, Coordinates, by_name, entry_mask, touched
-from popgibbs.proposals.base import BoundKernel, Kernel
+from popgibbs.model import BlockConditional, Conditional, Coordinates, Partition, by_name, entry_mask, touched
+from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.gaussian import BoundGaussian, Shape
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.proposals.newton import local_features, mode_and_precision
@@ -82,7 +82,6 @@ class Neural(Kernel):
 
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
-    is_gaussian: ClassVar[bool] = True
     is_learned: ClassVar[bool] = True
 
     refine: int = eqx.field(static=True, default=2)
@@ -98,6 +97,9 @@ class Neural(Kernel):
         if self.exact is not None:
             return self.exact.summary
         return f"Neural, {self.refine} Newton steps" if self.refine else "Neural"
+
+    def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
+        return [(names, partition)]
 
     def made_exact(self, family: str) -> Kernel:
         """The kernel for factors that have the form of an exponential family: only its first draw is learned."""

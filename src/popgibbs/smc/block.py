@@ -31,8 +31,9 @@ class Block(eqx.Module):
     Args:
         *sites: The names of the sites.
         proposal: A NumPyro program, usually an `eqx.Module`; or a `Kernel`, such as `Laplace()` or `Enumerated()`.
-            By default the sampler builds one from the model: `Enumerated()` for finite sites, `Laplace()` for continuous
-            ones. `HMC` needs none where an earlier block or another sampler makes the first draw.
+            By default the sampler builds one from the model: `Enumerated()` for finite sites, `Counts()` for counts
+            without bound, `Laplace()` for continuous ones. `HMC` needs none where an earlier block or another sampler
+            makes the first draw.
         move: `Reweight()`, `Metropolis()` or `HMC(...)`. By default `Metropolis()` with a proposal built from the model
             or where reweighting would be biased, and `Reweight()` otherwise.
         assigned_by: A discrete site that assigns each data point to a component, for sites in a plate of components.
