@@ -50,7 +50,9 @@ def component_draw(
         return None
     alike = next((components for components in exchangeable if components.plate == plate), None)
     continuous = tuple(name for name in latent_names(target.sites) if name != by)
-    kernel = ComponentDraw(by, plate, () if alike is None else alike.axes)
+    shuffled = () if alike is None else alike.axes
+    only_components = all(sites[name].axis(plate) is not None for name, _ in shuffled)
+    kernel = ComponentDraw(by, plate, shuffled, only_components=only_components)
     place = next(index for index, block in enumerate(blocks) if by in block.sites)
     drawing = Block(*continuous, proposal=kernel, move=Metropolis(), name="components")
     return _sampler((drawing, blocks[place]), (_whole(target), plans[place]), target)

@@ -99,8 +99,12 @@ class Kernel(eqx.Module):
     takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
     splits: ClassVar[bool] = True  # log q may split into elements of a plate
     is_learned: ClassVar[bool] = False  # `prepared` makes its networks
-    draws_from_many: ClassVar[bool] = False  # a key chooses one of many proposals, which reach different modes
     is_exact: ClassVar[bool] = False  # draws from the conditional itself, so that no draw is impossible
+
+    @property
+    def draws_from_many(self) -> bool:
+        """Whether a key chooses one of many proposals, which reach different modes."""
+        return False
 
     @property
     def summary(self) -> str:

@@ -52,13 +52,19 @@ class ComponentDraw(Kernel):
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
     splits: ClassVar[bool] = False
-    draws_from_many: ClassVar[bool] = True
 
     by: str = eqx.field(static=True)  # the assignment
     plate: str = eqx.field(static=True)  # of the components
     shuffled: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True)  # axes over components, if they are alike
     rounds: int = eqx.field(static=True, default=5)
     empty: float = eqx.field(static=True, default=0.1)  # how often a component begins, and stays, without data
+    only_components: bool = eqx.field(static=True, default=True)  # whether no site outside of the plate is shuffled
+
+    @property
+    def draws_from_many(self) -> bool:
+        # With a site outside of the plate, the density of components is averaged over labellings and that site's is not:
+        # right for a random order, but not the density under one key, which a mixture over keys needs.
+        return self.only_components
 
     @property
     def summary(self) -> str:
