@@ -1,7 +1,7 @@
 """Blocks and proposals built from the model, for users who name neither."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from math import prod
 
@@ -20,12 +20,23 @@ from popgibbs.model import (
     touched,
 )
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import Counts, Enumerated, Kernel, Laplace, NestedLaplace, Neural, Prior, lower_partition
+from popgibbs.proposals import (
+    Counts,
+    Enumerated,
+    Kernel,
+    Laplace,
+    MixedLaplace,
+    NestedLaplace,
+    Neural,
+    Prior,
+    lower_partition,
+)
 from popgibbs.smc import Block, NonCentredBlock, scaled_by
 
 _MOST_NUMBERS = 100  # that one Gaussian may have: its precision is a matrix, and its draws are accepted all or none
 MOST_UPPER = 8  # numbers of one Gaussian whose mode is searched without gradients, at points all around it
 _MOST_JOINT = 64  # values of finite sites that are enumerated together without being asked for
+_MOST_MIXED = 16  # values of finite sites, for each of which continuous ones are fitted
 
 
 def completed(blocks: tuple[Block, ...] | None, target: Target, *, learned: bool) -> tuple[Block, ...]:
@@ -40,9 +51,10 @@ def completed(blocks: tuple[Block, ...] | None, target: Target, *, learned: bool
 
 
 def _groups(target: Target) -> list[tuple[Site, ...]]:
-    """The latents in the order of the model, where finite sites that are enumerated together follow the first of them.
+    """The latents in the order of the model, where sites that are drawn together follow the first of them.
 
-    Updated one at a time, sites that one factor contains can get stuck where the data tell only their combination.
+    Updated one at a time, sites that one factor contains can get stuck where the data tell only their combination. So
+    finite sites are enumerated together, and continuous sites of the same plates are drawn with them.
     """
     groups = [(site,) for site in target.sites if not site.observed]
     while pair := next((pair for pair in combinations(groups, 2) if _go_together(*pair, target)), None):
@@ -52,14 +64,30 @@ def _groups(target: Target) -> list[tuple[Site, ...]]:
 
 
 def _go_together(first: tuple[Site, ...], second: tuple[Site, ...], target: Target) -> bool:
-    """Whether finite sites of the same plates have few joint values, and a factor contains some of both groups."""
-    supports = [site.support for site in first + second]
-    if None in supports or len({site.plates for site in first + second}) > 1:
+    """Whether sites of the same plates, some of them finite with few joint values, are in one factor."""
+    both = first + second
+    finite = [site for site in both if site.support is not None]
+    if not finite or len({site.plates for site in both}) > 1:
         return False
     ours, theirs = ({site.name for site in group} for group in (first, second))
-    contained = [{site.name} | site.parents for site in target.sites]
-    return prod(len(support or ()) for support in supports) <= _MOST_JOINT and any(
-        names & ours and names & theirs for names in contained
+    if not any(names & ours and names & theirs for names in ({site.name} | site.parents for site in target.sites)):
+        return False
+    num_values = prod(len(site.support or ()) for site in finite)
+    if len(finite) == len(both):
+        return num_values <= _MOST_JOINT
+    return num_values <= _MOST_MIXED and _mixes(both, target)
+
+
+def _mixes(own: Sequence[Site], target: Target) -> bool:
+    """Whether one kernel can draw finite and continuous sites together: in small elements, and without funnels."""
+    names = tuple(site.name for site in own)
+    rest = [site for site in own if site.support is None]
+    continuous = {site.name for site in rest}
+    partition = Partition(target.sites, shared_plates([by_name(target.sites)[n] for n in touched(target.sites, names)]))
+    return (
+        partition.plates == shared_plates(own)
+        and not any(site.discrete or site.parents & continuous or site.bounded_by & set(names) for site in rest)
+        and num_numbers_of(continuous, partition, target) <= MOST_UPPER
     )
 
 
@@ -116,13 +144,18 @@ def _kernel(block: Block, own: list[Site], target: Target, learned: bool) -> Ker
     if len(finite) == len(own):
         return Enumerated()
     if finite or (counts and len(counts) < len(own)):
-        raise ValueError(
-            f"block '{block.name}': no proposal can be built for discrete and continuous sites together; put "
-            f"{sorted({*finite, *counts})} into separate blocks, or pass proposal="
-        )
+        if counts or block.assigned_by or not _mixes(own, target):
+            raise ValueError(
+                f"block '{block.name}': no proposal can be built for these discrete and continuous sites together; put "
+                f"{sorted({*finite, *counts})} into separate blocks, or pass proposal="
+            )
+        _check_bijections(block, [site for site in own if site.support is None], target)
+        partition = Partition(target.sites, shared_plates(own))
+        one = num_numbers_of([site.name for site in own if site.support is None], partition, target) == 1
+        return MixedLaplace(tuple(finite), Laplace().with_search() if one else Laplace())
     if counts:
         return _kernel_of_counts(block, own, target)
-    _check_bijections(block, target)
+    _check_bijections(block, own, target)
     plates = shared_plates(
         own if block.assigned_by else [by_name(target.sites)[n] for n in touched(target.sites, block.sites)]
     )
@@ -159,28 +192,28 @@ def _kernel_of_counts(block: Block, own: list[Site], target: Target) -> Kernel:
     return Prior()
 
 
-def _check_bijections(block: Block, target: Target) -> None:
-    """Check that every site can be mapped to the real line, by a map that no other site of the block changes."""
-    sites = by_name(target.sites)
-    supports = {}
+def _check_bijections(block: Block, own: Sequence[Site], target: Target) -> None:
+    """Check that continuous sites can be mapped to the real line, by a map that no other site of the block changes."""
+    unknown: dict[str, str] = {}
 
     def trace() -> None:
-        supports.update({name: site["fn"].support for name, site in raw_sites(target.program, jax.random.key(0)).items()})
+        for name, site in raw_sites(target.program, jax.random.key(0)).items():
+            try:
+                biject_to(site["fn"].support)
+            except NotImplementedError:
+                unknown[name] = type(site["fn"].support).__name__
 
     jax.eval_shape(trace)
-    for name in block.sites:
-        try:
-            biject_to(supports[name])
-        except NotImplementedError:
+    for site in own:
+        if site.name in unknown:
             raise ValueError(
-                f"block '{block.name}': no proposal can be built for '{name}', because no bijection is known from the "
-                f"reals to its support, {supports[name]}; pass proposal="
-            ) from None
-    for name in block.sites:
-        if bounding := sorted(sites[name].bounded_by & set(block.sites)):
+                f"block '{block.name}': no proposal can be built for '{site.name}', because no bijection is known from "
+                f"the reals to its support, {unknown[site.name]}; pass proposal="
+            )
+        if bounding := sorted(site.bounded_by & set(block.sites)):
             raise ValueError(
-                f"block '{block.name}': the support of '{name}' depends on '{bounding[0]}', so that no proposal can be "
-                f"built for both together; give each a block of its own"
+                f"block '{block.name}': the support of '{site.name}' depends on '{bounding[0]}', so that no proposal can "
+                f"be built for both together; give each a block of its own"
             )
 
 

@@ -203,10 +203,10 @@ def check_one_integer(block: Block, partition: Partition, target: Target) -> Non
 
 
 def check_enumerable(block: Block, partition: Partition, target: Target) -> None:
-    if not block.splits or block.kernel is None or not block.kernel.needs_finite:
+    if not block.splits or block.kernel is None:
         return
     kind, shapes = type(block.kernel).__name__, program.shapes(target.program)
-    for name in block.sites:
+    for name in block.kernel.with_one_value(block.sites):
         if len(shapes[name]) != len(partition.plates):
             raise ValueError(
                 f"block '{block.name}': {kind} needs '{name}' to have one value per element of the plates that all its "

@@ -29,7 +29,7 @@ from popgibbs.building.data_rules import (
     sites_of,
 )
 from popgibbs.building.first_draws import component_draw, few_entries, has_components, is_direct, nested_draw
-from popgibbs.building.fitted import exact_where_possible, prepared
+from popgibbs.building.fitted import fitted_to_factors, prepared
 from popgibbs.building.lapack import calls_lapack, warn_of_waiting_calls
 from popgibbs.building.probes import Findings, measure
 from popgibbs.building.proposal_rules import (
@@ -87,7 +87,7 @@ def build(
     summed_out = {i: part for i, block in enumerate(proposed) if (part := finite_part(block, sites))}
     judged = (*proposed, *summed_out.values())
     candidates = tuple(candidate(block, target) for block in judged)
-    proposed = exact_where_possible(proposed, blocks, target, candidates)
+    proposed = fitted_to_factors(proposed, blocks, target, candidates)
     ready = prepared(proposed, target, candidates)
     judged = (*ready, *summed_out.values())
     first_draws = {} if bridge else _first_draws(ready, target, first)

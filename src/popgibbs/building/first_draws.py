@@ -50,6 +50,9 @@ def component_draw(
         return None
     alike = next((components for components in exchangeable if components.plate == plate), None)
     continuous = tuple(name for name in latent_names(target.sites) if name != by)
+    own_of_entries = [name for name in continuous for p, _ in sites[by].plates if sites[name].axis(p) is not None]
+    if own_of_entries and any(by in block.sites and len(block.sites) > 1 for block in blocks):
+        return None  # what an entry's own site is depends on the component, which EM with one value for all misses
     shuffled = () if alike is None else alike.axes
     only_components = all(sites[name].axis(plate) is not None for name, _ in shuffled)
     kernel = ComponentDraw(by, plate, shuffled, only_components=only_components)
@@ -75,13 +78,13 @@ def few_entries(drawing: BuiltSampler, target: Target) -> tuple[tuple[str, ...],
 def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | None:
     """A sampler whose first draw finds the sites outside of plates by Laplace's method, then those inside.
 
-    None where a Gaussian may be far from the posterior: for discrete sites, many numbers, sites that are not independent
-    of each other in some plate, and sites of one Gaussian that scale each other.
+    None where a Gaussian may be far from the posterior: for discrete sites, many numbers, several modes, sites that are
+    not independent of each other in some plate, and sites of one Gaussian that scale each other.
     """
     sites, names = by_name(target.sites), latent_names(target.sites)
     upper = tuple(name for name in names if not sites[name].plates)
     lower = tuple(name for name in names if name not in upper)
-    if not upper or any(sites[name].discrete for name in names):
+    if not upper or any(sites[name].discrete for name in names) or any(block.kernel.searches for block in blocks):
         return None
     for group in (upper, lower):
         if any((sites[name].bounded_by | sites[name].scaled_by) & set(group) for name in group):

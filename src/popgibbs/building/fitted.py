@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from popgibbs._compiling import initialised, jit_once
@@ -21,38 +22,55 @@ from popgibbs.model import (
     simulate,
     simulates,
 )
-from popgibbs.proposals import is_exact
+from popgibbs.proposals import is_exact, shape_of
 from popgibbs.smc import Block, initial_plan
 
 _NUM_DRAWS = 64  # from the model, at which the scales of a network's inputs are measured
 _NUM_STATES = 4  # at which factors are looked at for their form
 
 
-def exact_where_possible(
+def fitted_to_factors(
     blocks: tuple[Block, ...], given: tuple[Block, ...] | None, target: Target, partitions: Sequence[Partition]
 ) -> tuple[Block, ...]:
-    """The blocks with exact updates where the model's factors are conjugate, for blocks that leave the choice to it."""
-    sites, families = by_name(target.sites), dict[int, str]()
+    """The blocks of one site with kernels that fit the model's factors, for blocks that leave the choice to the sampler.
+
+    Updates are exact where the factors are conjugate; modes are searched for where Newton's method misses them.
+    """
+    sites, chosen = by_name(target.sites), list[int]()
     for index, block in enumerate(blocks):
-        family = sites[block.sites[0]].family if len(block.sites) == 1 else None
-        if block.learns and family is not None and (given is None or given[index].is_automatic):
-            families[index] = family
-    chosen = tuple(families)
+        is_continuous = len(block.sites) == 1 and not sites[block.sites[0]].discrete
+        if block.learns and is_continuous and (given is None or given[index].is_automatic):
+            chosen.append(index)
     if not chosen:
         return blocks
+    families = {index: sites[blocks[index].sites[0]].family for index in chosen}
 
-    def one(key: PRNGKey) -> list[Array]:
+    def one(key: PRNGKey, from_example: Array) -> Any:
         arrays, latents = drawn_instance(target, key)
+        arrays = {name: jnp.where(from_example, target.data.values[name], array) for name, array in arrays.items()}
         here = replace(target, data=replace(target.data, values=arrays))
-        conditionals = [condition(here, latents, blocks[index].sites, partitions[index]) for index in chosen]
-        return [is_exact(families[index], key, each) for index, each in zip(chosen, conditionals, strict=True)]
+        exact, shapes = {}, {}
+        for index in chosen:
+            conditional = condition(here, latents, blocks[index].sites, partitions[index])
+            if (family := families[index]) is not None:
+                # Data far from these latents make gradients so large that rounding hides their form.
+                exact[index] = is_exact(family, key, conditional) | from_example
+            shapes[index] = shape_of(conditional)
+        return exact, shapes
 
-    found = jax.device_get(jit_once(jax.vmap(one))(jax.random.split(key_for_checks(31), _NUM_STATES)))
-    exact = {index: families[index] for index, agrees in zip(chosen, found, strict=True) if agrees.all()}
-    return tuple(
-        block.changed(kernel=block.kernel.made_exact(exact[index])) if index in exact else block
-        for index, block in enumerate(blocks)
-    )
+    keys = jax.random.split(key_for_checks(31), 2 * _NUM_STATES)
+    from_example = jnp.arange(2 * _NUM_STATES) >= _NUM_STATES
+    exact, shapes = jax.device_get(jit_once(jax.vmap(one))(keys, from_example))
+
+    def fitted(index: int, block: Block) -> Block:
+        if index not in shapes:
+            return block
+        several, misjudged = (found.any() for found in shapes[index])
+        if index in exact and exact[index].all() and not several:
+            return block.changed(kernel=block.kernel.made_exact(families[index]))
+        return block.changed(kernel=block.kernel.with_search()) if several or misjudged else block
+
+    return tuple(fitted(index, block) for index, block in enumerate(blocks))
 
 
 def prepared(blocks: tuple[Block, ...], target: Target, partitions: Sequence[Partition]) -> tuple[Block, ...]:

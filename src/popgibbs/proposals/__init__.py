@@ -7,6 +7,8 @@ from popgibbs.proposals.conjugate import Conjugate, is_exact
 from popgibbs.proposals.counts import Counts
 from popgibbs.proposals.enumerated import Enumerated
 from popgibbs.proposals.laplace import Laplace
+from popgibbs.proposals.mixed import MixedLaplace
+from popgibbs.proposals.modes import shape_of
 from popgibbs.proposals.nested import NestedLaplace, lower_partition
 from popgibbs.proposals.neural import Neural
 from popgibbs.proposals.prior import Prior
@@ -26,12 +28,14 @@ __all__ = [
     "Laplace",
     "log_average_over_labellings",
     "lower_partition",
+    "MixedLaplace",
     "MovesAlong",
     "NestedLaplace",
     "Neural",
     "Prior",
     "Programmed",
     "seeds_among",
+    "shape_of",
     "Shuffled",
     "sites_at",
 ]

@@ -129,10 +129,23 @@ class Kernel(eqx.Module):
         del names, partition
         return []
 
+    def with_one_value(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of a block's sites that must have one value in each element."""
+        return names if self.needs_finite else ()
+
     def together(self, num_elements: int) -> "Kernel":
         """The kernel for elements of which so many are accepted all or none; by default the kernel itself."""
         del num_elements
         return self
+
+    def with_search(self) -> "Kernel":
+        """The kernel for elements of one number whose modes have to be searched for; by default the kernel itself."""
+        return self
+
+    @property
+    def searches(self) -> bool:
+        """Whether it searches for modes, because an element may have several."""
+        return False
 
     def made_exact(self, family: str) -> "Kernel":
         """The kernel for factors that together have the form of an exponential family; by default the kernel itself."""

@@ -1,16 +1,21 @@
 """A Gaussian at the mode of the model's own conditional as a proposal, which needs no training."""
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jax.lax import stop_gradient
 
-from popgibbs._typing import PRNGKey
+from popgibbs._typing import Elements, PRNGKey
 from popgibbs.model import Conditional, Coordinates, Partition
-from popgibbs.proposals.base import Gaussians, Kernel
+from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.conjugate import Conjugate
 from popgibbs.proposals.gaussian import BoundGaussian
+from popgibbs.proposals.modes import BoundModes, modes_of
 from popgibbs.proposals.newton import mode_and_precision
+
+_STARTS = 16  # places, where modes have to be searched for
 
 
 class Laplace(Kernel):
@@ -22,8 +27,12 @@ class Laplace(Kernel):
     exist at that point.
 
     Args:
-        num_steps: Newton steps per update, each limited in length and shortened where it would lower the density.
+        num_steps: The most Newton steps per update; each is limited in length, and shortened where it would lower the
+            density.
         wide: The share of draws that are three times as wide.
+        starts: For elements of one number: at how many quantiles of the prior the density is looked at. Searches begin
+            at up to three local maxima, and the proposal is a mixture of Gaussians. With 0, Newton's method begins at
+            the prior's centre.
 
     Examples:
         >>> block = pg.Block("mu", proposal=pg.Laplace(), move=pg.Metropolis())
@@ -33,25 +42,54 @@ class Laplace(Kernel):
     from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
 
-    num_steps: int = eqx.field(static=True, default=5)
+    num_steps: int = eqx.field(static=True, default=10)
     wide: float = eqx.field(static=True, default=0.1)
+    starts: int = eqx.field(static=True, default=0)
 
     @property
     def summary(self) -> str:
-        return f"Laplace, {self.num_steps} Newton steps"
+        return "Laplace at several modes" if self.starts else "Laplace"
 
     def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
         return [(names, partition)]
 
     def together(self, num_elements: int) -> Kernel:
         """The kernel with the same share of wide draws in all elements together."""
-        return Laplace(num_steps=self.num_steps, wide=self.wide / num_elements)
+        return replace(self, wide=self.wide / num_elements)
+
+    def with_search(self) -> "Laplace":
+        """The kernel for elements of one number whose mode Newton's method misses, or which have several."""
+        return replace(self, starts=_STARTS)
+
+    @property
+    def searches(self) -> bool:
+        return self.starts > 0
 
     def made_exact(self, family: str) -> Kernel:
         """The kernel for factors that have the form of an exponential family."""
         return Conjugate(family)
 
-    def bind(self, key: PRNGKey, conditional: Conditional) -> "BoundGaussian":
+    def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
         coordinates = Coordinates(conditional)  # pyright: ignore[reportArgumentType]
-        loc, factor = stop_gradient(mode_and_precision(coordinates, self.num_steps))
+        return self.bound(key, coordinates, stop_gradient(self.fit(coordinates)))
+
+    def fit(self, coordinates: Coordinates) -> Any:
+        """The modes and what is around them, with elements as the leading axis of all arrays."""
+        if self.starts:
+            return modes_of(coordinates, self.starts)
+        return mode_and_precision(coordinates, self.num_steps)
+
+    def log_mass(self, coordinates: Coordinates, fit: Any) -> Elements:
+        """The logarithm of the integral of each element's factors over the block's sites, by Laplace's method."""
+        if self.starts:
+            return fit.log_total
+        loc, factor = fit
+        log_slope = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+        return coordinates.log_density(loc) - log_slope + 0.5 * coordinates.size * jnp.log(2 * jnp.pi)
+
+    def bound(self, key: PRNGKey, coordinates: Coordinates, fit: Any) -> BoundKernel:
+        """The proposal around a fit."""
+        if self.starts:
+            return BoundModes(key, coordinates, fit, self.wide)
+        loc, factor = fit
         return BoundGaussian(key, coordinates, loc, factor, self.wide)

@@ -7,29 +7,23 @@ Kadane, 1986). A joint Gaussian could not follow a funnel, and jointly with the 
 """
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.distributions.normals import floored_cholesky
 from popgibbs.model import BlockConditional, Conditional, Coordinates, Partition, by_name, shared_plates, touched
 from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.gaussian import BoundGaussian
-from popgibbs.proposals.newton import mode_and_precision, newton_step
+from popgibbs.proposals.newton import mode_and_precision
+from popgibbs.proposals.search import mode_by_values
 
-_ROUNDS = 12  # of the search for the mode of ψ
 _STEPS = 5  # of Newton's method for the sites below
-_LONGEST = 4.0  # step of the search, in units of its stencil
-_LEAST_PRECISION = 0.05  # in the same units
-_TOLERANCE = 0.1  # nats that a step may lose
-_DEEPEST = 1e4  # nats below the best point; what is deeper tells nothing about curvature
 
 
 class NestedLaplace(Kernel):
@@ -69,8 +63,9 @@ class BoundNested(BoundKernel):
             target, partition, names=kernel.upper, given=conditional.given, initial=conditional.initial
         )
         coordinates = Coordinates(own)
-        loc, factor = stop_gradient(_mode_without_gradients(self._log_density(coordinates), coordinates))
-        self.upper = BoundGaussian(key_upper, coordinates, loc, factor, kernel.wide)
+        begin = jnp.zeros((coordinates.num_elements, coordinates.size))
+        found = stop_gradient(mode_by_values(self._log_density(coordinates), begin, jnp.ones_like(begin)))
+        self.upper = BoundGaussian(key_upper, coordinates, found.position, found.factor, kernel.wide)
 
     def draw(self) -> tuple[Values, Elements]:
         upper, log_q_upper = self.upper.draw()
@@ -130,70 +125,3 @@ def lower_partition(names: tuple[str, ...], block: Partition) -> Partition:
         return block
     sites = by_name(block.sites)
     return Partition(block.sites, shared_plates([sites[name] for name in (*names, *touched(block.sites, names))]))
-
-
-class _Search(NamedTuple):
-    """Where the search for the modes of all elements stands."""
-
-    position: Float[Array, "element axis"]  # the centre of the stencil
-    width: Float[Array, "element axis"]  # of the stencil
-    factor: Float[Array, "element axis axis"]  # of the precision at the stencil before
-    best: Float[Array, "element axis"]  # the best point so far
-    height: Elements  # its log-density
-
-
-def _mode_without_gradients(
-    log_density: Callable[[Array], Elements], coordinates: Coordinates
-) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
-    """The mode of each element, and the factor of the precision there, from values of the density at a few points.
-
-    The stencil's width follows the curvature, about one standard deviation in the end. So rounding does not matter, and
-    the curvature is that of the density's bulk.
-    """
-    size, shape = coordinates.size, (coordinates.num_elements, coordinates.size)
-    first, second = np.tril_indices(size, -1)
-    axes = np.eye(size)
-    offsets = jnp.asarray(np.concatenate([np.zeros((1, size)), axes, -axes, axes[first] + axes[second]]))
-
-    def tried(position: Array) -> Array:
-        density = log_density(position)
-        return jnp.where(jnp.isnan(density), -jnp.inf, density)
-
-    def improve(number: Array, state: _Search) -> _Search:
-        around = jax.lax.map(lambda offset: tried(state.position + offset * state.width), offsets)
-        around = jnp.maximum(around, jnp.max(around, axis=0) - _DEEPEST)
-        here, ahead, behind = around[0], around[1 : 1 + size], around[1 + size : 1 + 2 * size]
-        curvature = (2 * here - ahead - behind).T
-        mixed = (ahead[first] + ahead[second] - around[1 + 2 * size :] - here).T
-        precision = jax.vmap(jnp.diag)(curvature)
-        precision = precision.at[:, first, second].set(mixed).at[:, second, first].set(mixed)
-        factor = floored_cholesky(precision, _LEAST_PRECISION)
-        step = newton_step(0.5 * (ahead - behind).T, factor)
-        step *= jnp.minimum(1.0, _LONGEST / jnp.maximum(jnp.linalg.norm(step, axis=-1, keepdims=True), 1e-30))
-        # A step that went too far is taken back, to the best point that has been seen.
-        found = state.position + offsets[jnp.argmax(around, axis=0)] * state.width
-        height = jnp.max(around, axis=0)
-        is_better = (height >= state.height)[:, None]
-        best = jnp.where(is_better, found, state.best)
-        is_last = number == _ROUNDS  # only measures
-        went_down = (here < state.height - _TOLERANCE)[:, None]
-        position = jnp.where(went_down, best, state.position + step * state.width)
-        spread = jnp.clip(jax.lax.rsqrt(jnp.maximum(curvature, 1e-6)), 0.25, 4.0)
-        width = jnp.clip(state.width * jnp.where(went_down, jnp.minimum(spread, 0.5), spread), 1e-6, 1.0)
-        return _Search(
-            position=jnp.where(is_last, state.position, position),
-            width=jnp.where(is_last, state.width, width),
-            factor=factor / state.width[..., None],
-            best=best,
-            height=jnp.maximum(height, state.height),
-        )
-
-    start = _Search(
-        position=jnp.zeros(shape),
-        width=jnp.ones(shape),
-        factor=jnp.zeros((*shape, size)),
-        best=jnp.zeros(shape),
-        height=jnp.full(shape[:1], -jnp.inf),
-    )
-    found = jax.lax.fori_loop(0, _ROUNDS + 1, improve, start)
-    return found.position, found.factor

@@ -101,6 +101,10 @@ class Neural(Kernel):
     def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
         return [(names, partition)]
 
+    def with_search(self) -> Kernel:
+        """A kernel without networks, because one Gaussian cannot have several modes."""
+        return Laplace().with_search()
+
     def made_exact(self, family: str) -> Kernel:
         """The kernel for factors that have the form of an exponential family: only its first draw is learned."""
         return replace(self, exact=Laplace().made_exact(family))

@@ -1,10 +1,11 @@
 """Newton's method on the factors of every element of a block at once."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from popgibbs.distributions.normals import floored_cholesky, solve_triangular
 from popgibbs.model import Coordinates
@@ -12,6 +13,7 @@ from popgibbs.model import Coordinates
 _LEAST_PRECISION = 0.05  # in units of the prior: where the curvature is not positive, the Gaussian is this broad
 _DISTANCE = 1.5  # standard deviations from the mode at which the shape of a density is measured
 _LENGTHS = (1.0, 0.2, 5.0)  # of which the best is taken; the first of equal ones
+_ARRIVED = 0.02  # standard deviations, below which a step is not taken
 _LONGEST_STEP = 4.0  # of Newton's method, in prior scales, before it is lengthened
 
 
@@ -57,25 +59,33 @@ def gaussian_moments(
     return jax.lax.fori_loop(0, 2, step, (jnp.zeros(shape), jnp.zeros((*shape, coordinates.size))))
 
 
+class _Climb(NamedTuple):
+    """Where Newton's method stands."""
+
+    number: Array  # of steps
+    done: Bool[Array, " element"]
+    position: Float[Array, "element axis"]
+    factor: Float[Array, "element axis axis"]
+
+
 def mode_and_precision(
     coordinates: Coordinates, num_steps: int, start: Array | None = None
 ) -> tuple[Float[Array, "element axis"], Float[Array, "element axis axis"]]:
     """The mode of each element's conditional, nearly, and the Cholesky factor of the precision there.
 
     By default the search starts at the prior's centre. A start must depend neither on the block's old value nor on other
-    particles.
+    particles. An element that has arrived stays where it is, however long others take.
     """
     slope_and_factor = _quadratic(coordinates)
 
-    def newton(number: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        position, _ = state
-        slope, factor = slope_and_factor(position)
+    def newton(state: _Climb) -> _Climb:
+        slope, factor = slope_and_factor(state.position)
         step = newton_step(slope, factor)
         step *= jnp.minimum(1.0, _LONGEST_STEP / jnp.maximum(jnp.linalg.norm(step, axis=-1, keepdims=True), 1e-30))
         step = jnp.where(jnp.isfinite(step), step, 0.0)
 
         def tried(length: Array) -> Array:
-            density = coordinates.log_density(position + length * step)
+            density = coordinates.log_density(state.position + length * step)
             return jnp.where(jnp.isnan(density), -jnp.inf, density)
 
         # Newton's step is too long where the curvature is small, and too short where a density falls exponentially, as
@@ -83,12 +93,23 @@ def mode_and_precision(
         lengths = jnp.asarray(_LENGTHS)
         densities = jax.lax.map(tried, lengths)
         length = jnp.where(jnp.max(densities, axis=0) > -jnp.inf, lengths[jnp.argmax(densities, axis=0)], 0.0)
+        step *= length[:, None]
+        in_deviations = jnp.linalg.norm(jnp.einsum("eij,ei->ej", factor, step), axis=-1)
         # The last round computes the factor only, so that its program is compiled once.
-        return position + jnp.where(number < num_steps, length, 0.0)[:, None] * step, factor
+        done = state.done | (in_deviations < _ARRIVED) | (state.number == num_steps)
+        return _Climb(
+            number=state.number + 1,
+            done=done,
+            position=jnp.where(done[:, None], state.position, state.position + step),
+            factor=jnp.where(state.done[:, None, None], state.factor, factor),
+        )
 
     shape = (coordinates.num_elements, coordinates.size)
     begin = jnp.zeros(shape) if start is None else start
-    return jax.lax.fori_loop(0, num_steps + 1, newton, (begin, jnp.zeros((*shape, coordinates.size))))
+    factors = jnp.zeros((*shape, coordinates.size))
+    state = _Climb(jnp.zeros((), int), jnp.zeros(shape[:1], bool), begin, factors)
+    found = jax.lax.while_loop(lambda state: ~jnp.all(state.done), newton, state)
+    return found.position, found.factor
 
 
 def local_features(

@@ -96,7 +96,7 @@ def initialise(key: PRNGKey, sampler: BuiltSampler, data: Data, num_particles: i
     """Draw a population from the initial proposals, with log w = log p(x, z) − log q(z | x)."""
     keys = jax.random.split(key, num_particles)
     latents, log_q = jax.vmap(lambda key: draw_initial(key, sampler, data))(keys)
-    if any(block.kernel.draws_from_many for block in sampler.start.blocks):
+    if any(block.kernel is not None and block.kernel.draws_from_many for block in sampler.start.blocks):
         log_q = _log_mixture(keys, sampler, data, latents)
     log_probs = jax.vmap(sampler.target(data).log_probs)(latents)
     particles = Particle(latents, log_probs)
