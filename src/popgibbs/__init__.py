@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from popgibbs.distributions import Autoregressive, RefinedGuess
     from popgibbs.evaluation import Comparison, Method, compare, hmc_rws, tune_step_size, with_prior_proposals
     from popgibbs.model import StateSpaceModel, exchangeable
-    from popgibbs.moves import HMC, Metropolis, Move, MoveInfo, Reweight
+    from popgibbs.moves import HMC, Gibbs, Metropolis, Move, MoveInfo, Reweight
     from popgibbs.posterior import Posterior
     from popgibbs.proposals import BoundKernel, Counts, Enumerated, Kernel, Laplace, Neural, Prior
     from popgibbs.smc import Block, Bridge, NonCentredBlock, SequenceBlock, multinomial, residual, stratified, systematic
@@ -61,6 +61,7 @@ __all__ = [
     "Description",
     "Enumerated",
     "Fit",
+    "Gibbs",
     "HMC",
     "Interrupted",
     "Kernel",
@@ -98,7 +99,7 @@ _ROOMS = {
     "popgibbs.distributions": ("Autoregressive", "RefinedGuess"),
     "popgibbs.evaluation": ("Comparison", "Method", "compare", "hmc_rws", "tune_step_size", "with_prior_proposals"),
     "popgibbs.model": ("StateSpaceModel", "exchangeable"),
-    "popgibbs.moves": ("HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
+    "popgibbs.moves": ("Gibbs", "HMC", "Metropolis", "Move", "MoveInfo", "Reweight"),
     "popgibbs.posterior": ("Posterior",),
     "popgibbs.proposals": ("BoundKernel", "Counts", "Enumerated", "Kernel", "Laplace", "Neural", "Prior"),
     "popgibbs.smc": (

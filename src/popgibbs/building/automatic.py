@@ -8,6 +8,7 @@ from math import prod
 import jax
 from numpyro.distributions.transforms import biject_to
 
+from popgibbs.building.block_rules import num_joint
 from popgibbs.model import (
     Partition,
     Site,
@@ -19,7 +20,7 @@ from popgibbs.model import (
     shared_plates,
     touched,
 )
-from popgibbs.moves import Metropolis
+from popgibbs.moves import Gibbs, Metropolis
 from popgibbs.proposals import (
     Counts,
     Enumerated,
@@ -72,7 +73,9 @@ def _go_together(first: tuple[Site, ...], second: tuple[Site, ...], target: Targ
     ours, theirs = ({site.name for site in group} for group in (first, second))
     if not any(names & ours and names & theirs for names in ({site.name} | site.parents for site in target.sites)):
         return False
-    num_values = prod(len(site.support or ()) for site in finite)
+    partition = Partition(target.sites, _plates_of_factors(both, target))
+    if (num_values := num_joint(finite, partition, target)) is None:
+        return False
     if len(finite) == len(both):
         return num_values <= _MOST_JOINT
     return num_values <= _MOST_MIXED and _mixes(both, target)
@@ -80,15 +83,21 @@ def _go_together(first: tuple[Site, ...], second: tuple[Site, ...], target: Targ
 
 def _mixes(own: Sequence[Site], target: Target) -> bool:
     """Whether one kernel can draw finite and continuous sites together: in small elements, and without funnels."""
-    names = tuple(site.name for site in own)
+    names = {site.name for site in own}
     rest = [site for site in own if site.support is None]
     continuous = {site.name for site in rest}
-    partition = Partition(target.sites, shared_plates([by_name(target.sites)[n] for n in touched(target.sites, names)]))
+    partition = Partition(target.sites, _plates_of_factors(own, target))
     return (
         partition.plates == shared_plates(own)
-        and not any(site.discrete or site.parents & continuous or site.bounded_by & set(names) for site in rest)
+        and not any(site.discrete or site.parents & continuous or site.bounded_by & names for site in rest)
         and num_numbers_of(continuous, partition, target) <= MOST_UPPER
     )
+
+
+def _plates_of_factors(own: Sequence[Site], target: Target) -> tuple[str, ...]:
+    """The plates that all factors of some sites share."""
+    sites = by_name(target.sites)
+    return shared_plates([sites[name] for name in touched(target.sites, [site.name for site in own])])
 
 
 def _blocks_of(group: tuple[Site, ...], target: Target) -> tuple[Block, ...]:
@@ -132,6 +141,13 @@ def _completed(block: Block, target: Target, learned: bool) -> Block:
     endless = any(site.support is None for site in own)
     if block.assigned_by is None and endless and (by := _assignment(block, target)):
         block = block.changed(assigned_by=by.name, assigned_automatically=True)
+    if block.move.needs_finite:
+        return block.changed(kernel=Prior())
+    if not endless:
+        number = num_joint(own, Partition(target.sites, _plates_of_factors(own, target)), target)
+        if block.chosen is None and (number is None or number > _MOST_JOINT):
+            return block.changed(kernel=Prior(), chosen=Gibbs())
+        return block.changed(kernel=Enumerated())
     kernel = _kernel(block, own, target, learned and block.learns)
     move = block.chosen if block.chosen is not None or kernel.is_exact else Metropolis()
     return block.changed(kernel=kernel, chosen=move)
@@ -141,8 +157,6 @@ def _kernel(block: Block, own: list[Site], target: Target, learned: bool) -> Ker
     """The proposal that fits the supports of a block's sites."""
     finite = [site.name for site in own if site.support is not None]
     counts = [site.name for site in own if site.discrete and site.support is None]
-    if len(finite) == len(own):
-        return Enumerated()
     if finite or (counts and len(counts) < len(own)):
         if counts or block.assigned_by or not _mixes(own, target):
             raise ValueError(
@@ -252,6 +266,11 @@ def check_sizes(block: Block, partition: Partition, target: Target) -> None:
                 f"block '{block.name}': {type(block.kernel).__name__}() would need one Gaussian for {num_numbers} "
                 "numbers, because they are not independent of each other given the rest; split the site in the model, or "
                 "pass another proposal="
+            )
+        if block.kernel.searches and num_numbers > 1:
+            raise ValueError(
+                f"block '{block.name}': {type(block.kernel).__name__}(starts=...) looks for modes of one number, but "
+                f"each element has {num_numbers}; leave out starts="
             )
 
 

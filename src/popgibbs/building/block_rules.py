@@ -1,7 +1,7 @@
 """Rules about blocks, and the split of their weights into elements."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -23,6 +23,8 @@ from popgibbs.model import (
 )
 from popgibbs.proposals import Enumerated
 from popgibbs.smc import Block
+
+_MOST_JOINT = 4_096  # values of finite sites that are enumerated together, where a user asks for it
 
 
 def check_cover(sites: tuple[Site, ...], blocks: tuple[Block, ...]) -> None:
@@ -102,6 +104,10 @@ def candidate(block: Block, target: Target) -> Partition:
         raise ValueError(
             f"block '{block.name}': {type(block.kernel).__name__} needs finite discrete sites; {endless} are not"
         )
+    if block.move.needs_finite and endless:
+        raise ValueError(
+            f"block '{block.name}': {type(block.move).__name__}() needs finite discrete sites; {endless} are not"
+        )
     if block.kernel.needs_count:
         _check_count(block, sites)
     if not (block.splits and block.kernel.splits):
@@ -110,7 +116,8 @@ def candidate(block: Block, target: Target) -> Partition:
         return _by_component(block, target)
     factors = [sites[name] for name in touched(target.sites, block.updated)]
     shared = shared_plates(factors)
-    if not shared and not block.kernel.needs_finite:
+    draws_together = block.kernel.needs_finite or block.kernel.gaussians(block.sites, Partition(target.sites))
+    if not (shared or draws_together or block.move.needs_finite):
         _say_why_whole(block, [sites[name] for name in block.updated], factors)
     return Partition(target.sites, shared)
 
@@ -175,8 +182,8 @@ def decide(index: int, block: Block, candidate: Partition, findings: Findings) -
             return whole
         if block.assigned_by:
             raise ValueError(f"{described}; remove assigned_by='{block.assigned_by}'")
-        if block.kernel.needs_finite:
-            raise ValueError(f"{described}, so {type(block.kernel).__name__} would not be exact; use another proposal")
+        if block.kernel.needs_finite or block.move.needs_finite:
+            return whole
         warnings.warn(f"{described}; the block is weighed as a whole", stacklevel=4)
         return whole
     if not findings.proposal_splits[index]:
@@ -203,6 +210,7 @@ def check_one_integer(block: Block, partition: Partition, target: Target) -> Non
 
 
 def check_enumerable(block: Block, partition: Partition, target: Target) -> None:
+    """Check that the finite sites of a block's elements have few joint values, if they are enumerated."""
     if not block.splits or block.kernel is None:
         return
     kind, shapes = type(block.kernel).__name__, program.shapes(target.program)
@@ -212,3 +220,25 @@ def check_enumerable(block: Block, partition: Partition, target: Target) -> None
                 f"block '{block.name}': {kind} needs '{name}' to have one value per element of the plates that all its "
                 f"factors share; it has shape {shapes[name]}, and the shared plates are {list(partition.plates)}"
             )
+    if not block.kernel.needs_finite:
+        return
+    number = num_joint([by_name(target.sites)[name] for name in block.sites], partition, target)
+    if number is None or number > _MOST_JOINT:
+        values = "any number of" if number is None else f"{number:,}"
+        raise ValueError(
+            f"block '{block.name}': {kind} would go through {values} joint values, because the entries of "
+            f"{list(block.sites)} are not independent of each other given the rest; pass move=pg.Gibbs(), which draws "
+            "one entry at a time, instead of a proposal"
+        )
+
+
+def num_joint(own: Sequence[Site], partition: Partition, target: Target) -> int | None:
+    """How many joint values finite sites have in one element; None if that depends on the sizes of an instance."""
+    shapes, sizes, number = program.shapes(target.program), target.plate_sizes, 1
+    for site in own:
+        inside = {plate for plate, _ in site.plates} - set(partition.plates)
+        if inside & set(target.data.mask):
+            return None
+        assert site.support is not None
+        number *= len(site.support) ** (prod(shapes[site.name]) // prod(partition.shape(sizes)))
+    return number

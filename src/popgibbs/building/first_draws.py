@@ -6,7 +6,7 @@ from math import prod
 from popgibbs.building.automatic import MOST_UPPER, num_numbers_of
 from popgibbs.model import Components, Partition, Target, by_name, latent_names, shared_plates, touched
 from popgibbs.moves import Metropolis
-from popgibbs.proposals import ComponentDraw, Kernel, Laplace, NestedLaplace, lower_partition, seeds_among
+from popgibbs.proposals import ComponentDraw, Kernel, Laplace, NestedLaplace, Prior, lower_partition, seeds_among
 from popgibbs.smc import Block, BuiltSampler, Plan, initial_plan, systematic
 
 _FEW = 10  # entries per component, below which seeds among them miss modes
@@ -20,6 +20,8 @@ def has_components(blocks: tuple[Block, ...]) -> bool:
 
 def is_direct(blocks: tuple[Block, ...], target: Target) -> bool:
     """Whether every site's first draw already sees all factors that contain the site."""
+    if any(isinstance(block.kernel, Prior) for block in blocks):
+        return False
     sites, drawn = by_name(target.sites), set[str]()
     for _, names in initial_plan(blocks):
         drawn |= set(names)

@@ -3,6 +3,7 @@
 from popgibbs.model.components import Components, Exchangeable, exchangeable
 from popgibbs.model.conditionals import BlockConditional, Conditional, ProposalData, Summed, condition
 from popgibbs.model.coordinates import Coordinates
+from popgibbs.model.joint import JointValues, places_in_element
 from popgibbs.model.noncentred import NonCentredConditional, non_centred
 from popgibbs.model.particle import Particle
 from popgibbs.model.partition import Partition, shared_plates
@@ -53,6 +54,7 @@ __all__ = [
     "family",
     "inspect",
     "INTO_NEXT",
+    "JointValues",
     "latent_names",
     "Neighbour",
     "non_centred",
@@ -60,6 +62,7 @@ __all__ = [
     "one_event",
     "Particle",
     "Partition",
+    "places_in_element",
     "Program",
     "ProposalData",
     "raw_sites",

@@ -6,7 +6,7 @@ that of one step of a sequence, in `steps.py`.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -35,6 +35,13 @@ class Summed:
     partition: Partition
 
 
+class FiniteSite(NamedTuple):
+    """A finite site."""
+
+    values: tuple[int, ...]  # that each entry can have
+    shape: tuple[int, ...]  # of the entries
+
+
 class Conditional(eqx.Module):
     """p(z_b | x, z_-b) up to its constant, with log-probabilities by element of the block."""
 
@@ -50,8 +57,8 @@ class Conditional(eqx.Module):
 
     @property
     @abstractmethod
-    def supports(self) -> list[tuple[int, ...]]:
-        """The values of each of the block's sites, if they are finite."""
+    def finite(self) -> dict[str, FiniteSite]:
+        """Those of the block's sites that are finite."""
 
     @property
     @abstractmethod
@@ -118,10 +125,12 @@ class BlockConditional(Conditional):
         return lambda: call(data, dict(self.given), model)
 
     @property
-    def supports(self) -> list[tuple[int, ...]]:
+    def finite(self) -> dict[str, FiniteSite]:
         # Found for this instance, because the number of values may depend on the size of an array.
         sites = raw_sites(self.target.program, jax.random.key(0), self.given)
-        return [finite_support(sites[name]["fn"]) or () for name in self.names]
+        supports = {name: finite_support(sites[name]["fn"]) for name in self.names}
+        shapes = {name: jnp.shape(sites[name]["value"]) for name in self.names}
+        return {name: FiniteSite(values, shapes[name]) for name, values in supports.items() if values}
 
     def lay(self, elements: Array, name: str) -> Array:
         return self.partition.spread_values(elements, name, self.target.plate_sizes)

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from popgibbs._typing import Elements, LogProbs, Mask, Values
 from popgibbs.data import Data
-from popgibbs.model.conditionals import Conditional, ProposalData
+from popgibbs.model.conditionals import Conditional, FiniteSite, ProposalData
 from popgibbs.model.program import Program, finite_support, returned
 from popgibbs.model.state_space import TIME, NextState, StateSpaceModel, one_event, where_exists
 from popgibbs.model.target import Target, constant, total
@@ -89,8 +89,9 @@ class StepConditional(Conditional):
         return jnp.ones(1, bool)
 
     @property
-    def supports(self) -> list[tuple[int, ...]]:
-        return [finite_support(one_event(self.model.initial(self.shared))) or ()]
+    def finite(self) -> dict[str, FiniteSite]:
+        values = finite_support(one_event(self.model.initial(self.shared)))
+        return {self.model.state: FiniteSite(values, ())} if values else {}
 
     def lay(self, elements: Array, name: str) -> Array:
         del name

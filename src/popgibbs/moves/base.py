@@ -55,6 +55,7 @@ class Move(eqx.Module):
     """
 
     uses_proposal: ClassVar[bool] = True  # if false, the block's proposal makes the first draw only
+    needs_finite: ClassVar[bool] = False  # every site must be finite
     weighs: ClassVar[bool] = False  # takes every proposal and weighs it, so that an impossible one would bias the result
     sums_out_finite: ClassVar[bool] = False  # moves the continuous sites of a block with its finite ones summed out
 

@@ -94,7 +94,7 @@ class Kernel(eqx.Module):
 
     from_model: ClassVar[bool] = False  # built from the model's own factors, so that these properties need no check
     needs_parents: ClassVar[bool] = False  # the first draw needs the parents of its sites
-    needs_finite: ClassVar[bool] = False  # every site must be finite, with one value in each element
+    needs_finite: ClassVar[bool] = False  # every site must be finite
     needs_count: ClassVar[bool] = False  # the block must have one discrete site, with one integer in each element
     takes_any_key: ClassVar[bool] = False  # also keys of generators other than JAX's default, which compile faster
     splits: ClassVar[bool] = True  # log q may split into elements of a plate
@@ -130,8 +130,9 @@ class Kernel(eqx.Module):
         return []
 
     def with_one_value(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of a block's sites that must have one value in each element."""
-        return names if self.needs_finite else ()
+        """Those of a block's sites that must have one value in each element; by default none."""
+        del names
+        return ()
 
     def together(self, num_elements: int) -> "Kernel":
         """The kernel for elements of which so many are accepted all or none; by default the kernel itself."""

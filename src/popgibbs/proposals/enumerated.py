@@ -1,7 +1,6 @@
 """The exact conditional of finite sites as a proposal."""
 
 from dataclasses import dataclass
-from itertools import product
 from typing import ClassVar
 
 import jax
@@ -11,7 +10,7 @@ from jaxtyping import Array, Float
 from popgibbs._random import unrolled
 from popgibbs._reuse import computed_once
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import Conditional
+from popgibbs.model import Conditional, JointValues
 from popgibbs.proposals.base import BoundKernel, Kernel
 from popgibbs.statistics import Categorical
 
@@ -48,16 +47,12 @@ class BoundEnumeration(BoundKernel):
     conditional: Conditional
 
     def draw(self) -> tuple[Values, Elements]:
-        choice = jnp.asarray(Categorical(self._log_q).distribution().sample(unrolled(self.key)))
-        chosen = jnp.take_along_axis(self._log_q, choice[:, None], axis=-1)[:, 0]
-        values = {name: self.conditional.lay(column[choice], name) for name, column in self._columns.items()}
-        return values, jnp.where(self.conditional.real, chosen, 0.0)
+        number = jnp.asarray(Categorical(self._log_q).distribution().sample(unrolled(self.key)))
+        chosen = jnp.take_along_axis(self._log_q, number[:, None], axis=-1)[:, 0]
+        return self._joint.at(number), jnp.where(self.conditional.real, chosen, 0.0)
 
     def score(self, values: Values) -> Elements:
-        chosen = jnp.ones(self._log_q.shape, bool)
-        for name, column in self._columns.items():
-            # A site has one value in each element, so this sum only puts the values into the order of elements.
-            chosen &= self.conditional.reduce({name: values[name].astype(self._log_q.dtype)})[:, None] == column
+        chosen = self._joint.number(values)[:, None] == jnp.arange(self._log_q.shape[1])
         return jnp.where(self.conditional.real, jnp.sum(jnp.where(chosen, self._log_q, 0.0), axis=-1), 0.0)
 
     def log_sum(self) -> Float[Array, ""]:
@@ -66,10 +61,8 @@ class BoundEnumeration(BoundKernel):
         return jnp.sum(jnp.where(self.conditional.real, by_element, 0.0))
 
     @computed_once
-    def _columns(self) -> dict[str, Array]:
-        """For each site, its value in every joint value of the block."""
-        joint = zip(*product(*self.conditional.supports), strict=True)
-        return {name: jnp.array(column) for name, column in zip(self.conditional.names, joint, strict=True)}
+    def _joint(self) -> JointValues:
+        return JointValues(self.conditional, self.conditional.names)
 
     @computed_once
     def _log_q(self) -> Float[Array, "element joint"]:
@@ -79,10 +72,8 @@ class BoundEnumeration(BoundKernel):
 
     @computed_once
     def _log_joint(self) -> Float[Array, "element joint"]:
-        conditional, size = self.conditional, self.conditional.real.shape
+        def log_density(number: Array) -> Elements:
+            values = self._joint.at(jnp.broadcast_to(number, self.conditional.real.shape))
+            return self.conditional.reduce(self.conditional.log_probs(values))
 
-        def log_density(values: Values) -> Elements:
-            filled = {name: conditional.lay(jnp.broadcast_to(v, size), name) for name, v in values.items()}
-            return conditional.reduce(conditional.log_probs(filled))
-
-        return jax.vmap(log_density, out_axes=1)(self._columns)
+        return jax.vmap(log_density, out_axes=1)(jnp.arange(self._joint.count))

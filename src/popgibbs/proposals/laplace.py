@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
+from popgibbs._arguments import whole_number
 from popgibbs._typing import Elements, PRNGKey
 from popgibbs.model import Conditional, Coordinates, Partition
 from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
@@ -45,6 +46,12 @@ class Laplace(Kernel):
     num_steps: int = eqx.field(static=True, default=10)
     wide: float = eqx.field(static=True, default=0.1)
     starts: int = eqx.field(static=True, default=0)
+
+    def __check_init__(self) -> None:
+        whole_number("num_steps", self.num_steps, 0)
+        whole_number("starts", self.starts, 0)
+        if not 0 <= self.wide < 1:
+            raise ValueError(f"wide={self.wide} is a share of the draws; choose it between 0 and 1")
 
     @property
     def summary(self) -> str:

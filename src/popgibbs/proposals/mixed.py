@@ -6,7 +6,6 @@ Updated in turns, such sites get stuck where a value of one leaves only one valu
 wrong curve stays there, because no other curve has anything at its place.
 """
 
-from itertools import product
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from jaxtyping import Array, Int
 
 from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import BlockConditional, Conditional, Coordinates, Partition
+from popgibbs.model import BlockConditional, Conditional, Coordinates, JointValues, Partition
 from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.statistics import Categorical
@@ -57,10 +56,8 @@ class BoundMixed(BoundKernel):
         self.conditional, self.kernel = conditional, kernel
         self.finite = tuple(name for name in conditional.names if name in kernel.finite)
         self.below = tuple(name for name in conditional.names if name not in kernel.finite)
-        supports = dict(zip(conditional.names, conditional.supports, strict=True))
-        joint = zip(*product(*(supports[name] for name in self.finite)), strict=True)
-        self.columns = {name: jnp.array(column) for name, column in zip(self.finite, joint, strict=True)}
-        log_mass, self.fits = stop_gradient(jax.vmap(self._fit)(self.columns))
+        self.joint = JointValues(conditional, self.finite)
+        log_mass, self.fits = stop_gradient(jax.vmap(self._fit)(jnp.arange(self.joint.count)))
         log_mass = jnp.where(jnp.isnan(log_mass), -jnp.inf, log_mass).T
         # Where every value is impossible, the particle has no weight and any value will do.
         is_possible = jnp.max(log_mass, axis=-1, keepdims=True) > -jnp.inf
@@ -70,17 +67,11 @@ class BoundMixed(BoundKernel):
 
     def draw(self) -> tuple[Values, Elements]:
         choice = jnp.asarray(Categorical(self.log_q).distribution().sample(unrolled(self.key_finite)))
-        finite = {name: self.conditional.lay(column[choice], name) for name, column in self.columns.items()}
         below, log_q = self._bound_below(choice).draw()
-        return {**finite, **below}, log_q + self._log_q_of(choice)
+        return {**self.joint.at(choice), **below}, log_q + self._log_q_of(choice)
 
     def score(self, values: Values) -> Elements:
-        chosen = jnp.ones(self.log_q.shape, bool)
-        for name, column in self.columns.items():
-            # A site has one value in each element, so this sum only puts the values into the order of elements.
-            laid = {name: values[name].astype(self.log_q.dtype)}
-            chosen &= self.conditional.reduce(laid)[:, None] == column
-        choice = jnp.argmax(chosen, axis=-1)
+        choice = self.joint.number(values).astype(int)
         log_q = self._bound_below(choice).score({name: values[name] for name in self.below})
         return log_q + self._log_q_of(choice)
 
@@ -99,10 +90,9 @@ class BoundMixed(BoundKernel):
             initial=self.conditional.initial,
         )
 
-    def _fit(self, joint: Values) -> tuple[Elements, Any]:
+    def _fit(self, number: Int[Array, ""]) -> tuple[Elements, Any]:
         """The mass of one joint value of the finite sites in each element, and the fit of the others given it."""
-        size = self.conditional.real.shape
-        finite = {name: self.conditional.lay(jnp.broadcast_to(v, size), name) for name, v in joint.items()}
+        finite = self.joint.at(jnp.broadcast_to(number, self.conditional.real.shape))
         given = self._given(finite)
         coordinates = Coordinates(given)
         fit = self.kernel.below.fit(coordinates)
@@ -113,7 +103,6 @@ class BoundMixed(BoundKernel):
         return self.kernel.below.log_mass(coordinates, fit) + self.conditional.reduce(others), fit
 
     def _bound_below(self, choice: Int[Array, " element"]) -> BoundKernel:
-        finite = {name: self.conditional.lay(column[choice], name) for name, column in self.columns.items()}
         elements = jnp.arange(choice.shape[0])
         fit = jax.tree.map(lambda leaf: leaf[choice, elements], self.fits)
-        return self.kernel.below.bound(self.key_below, Coordinates(self._given(finite)), fit)
+        return self.kernel.below.bound(self.key_below, Coordinates(self._given(self.joint.at(choice))), fit)

@@ -34,8 +34,8 @@ class Block(eqx.Module):
             By default the sampler builds one from the model: `Enumerated()` for finite sites, `Counts()` for counts
             without bound, `Laplace()` for continuous ones. `HMC` needs none where an earlier block or another sampler
             makes the first draw.
-        move: `Reweight()`, `Metropolis()` or `HMC(...)`. By default `Metropolis()` with a proposal built from the model
-            or where reweighting would be biased, and `Reweight()` otherwise.
+        move: `Reweight()`, `Metropolis()`, `Gibbs()` or `HMC(...)`. By default `Metropolis()` with a proposal built from
+            the model or where reweighting would be biased, and `Reweight()` otherwise.
         assigned_by: A discrete site that assigns each data point to a component, for sites in a plate of components.
             Each component then gets its own weight, or is accepted separately.
         exchangeable: A plate of components that the model does not distinguish but the first draw does, by seeds or by a
@@ -80,7 +80,9 @@ class Block(eqx.Module):
         if repeated := sorted({site for site in sites if sites.count(site) > 1}):
             raise ValueError(f"Block{sites}: the sites {repeated} are named twice")
         if move is not None and not isinstance(move, Move):
-            raise ValueError(f"Block{sites}: move={move!r} is not a move; use Reweight(), Metropolis() or HMC(...)")
+            raise ValueError(
+                f"Block{sites}: move={move!r} is not a move; use Reweight(), Metropolis(), Gibbs() or HMC(...)"
+            )
         if isinstance(proposal, type):
             raise ValueError(f"Block{sites}: proposal={proposal.__name__} is a class; pass an instance of it")
         if proposal is not None and not (callable(proposal) or isinstance(proposal, Kernel)):
@@ -113,7 +115,7 @@ class Block(eqx.Module):
     @property
     def is_automatic(self) -> bool:
         """Whether the block leaves its proposal to the sampler."""
-        return self.kernel is None and self.splits and self.move.uses_proposal
+        return self.kernel is None and self.splits and not self.move.sums_out_finite
 
     @property
     def proposal(self) -> Any:
