@@ -74,20 +74,6 @@ def test_prior_cannot_draw_a_site_before_its_parents() -> None:
     )
 
 
-def test_enumeration_needs_one_value_per_element_of_a_shared_plate() -> None:
-    def counted(x: jax.Array) -> None:
-        with numpyro.plate("switches", 2):
-            s = numpyro.sample("s", dist.Bernoulli(0.5))
-        with numpyro.plate("points", x.shape[0]):
-            numpyro.sample("x", dist.Normal(s.sum(), 1.0), obs=x)
-
-    refused(
-        r"block 's': Enumerated needs 's' to have one value per element.*the shared plates are \[\]",
-        counted,
-        pg.Block("s", proposal=pg.Enumerated()),
-    )
-
-
 def test_enumeration_in_a_declared_plate_is_accepted() -> None:
     built = build(model, TAU, MU, pg.Block("c", proposal=pg.Enumerated())).built
     assert built.partitions[2].plates == ("points",)

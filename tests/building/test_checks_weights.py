@@ -36,10 +36,9 @@ def test_elements_with_a_hidden_dependence_are_weighed_as_a_whole() -> None:
     assert apg.built.partitions[0].whole
 
 
-def test_elements_with_a_hidden_dependence_cannot_be_enumerated() -> None:
-    refused(
-        f"{DEPENDENT}.*Enumerated would not be exact", walk, pg.Block("z", proposal=pg.Enumerated()), data={"x": (None,)}
-    )
+def test_elements_with_a_hidden_dependence_are_enumerated_together() -> None:
+    apg = build(walk, pg.Block("z", proposal=pg.Enumerated()), data={"x": (None,)})
+    assert apg.built.partitions[0].whole
 
 
 def coupled(data: Any, latents: Any, model: Any) -> None:

@@ -70,8 +70,10 @@ def _go_together(first: tuple[Site, ...], second: tuple[Site, ...], target: Targ
     finite = [site for site in both if site.support is not None]
     if not finite or len({site.plates for site in both}) > 1:
         return False
+    # A continuous site that only says how likely a finite one is, such as a mixture's weights, mixes well on its own.
+    binding = [site for site in target.sites if len(finite) == len(both) or site not in finite]
     ours, theirs = ({site.name for site in group} for group in (first, second))
-    if not any(names & ours and names & theirs for names in ({site.name} | site.parents for site in target.sites)):
+    if not any(names & ours and names & theirs for names in ({site.name} | site.parents for site in binding)):
         return False
     partition = Partition(target.sites, _plates_of_factors(both, target))
     if (num_values := num_joint(finite, partition, target)) is None:

@@ -20,7 +20,7 @@ class JointValues:
         places = {name: places_in_element(conditional, name, found[name].shape) for name in names}
         self._weights: dict[str, np.ndarray] = {}
         self.count = 1
-        for name, support in self._supports.items():
+        for name, support in reversed(self._supports.items()):
             self._weights[name] = self.count * len(support) ** places[name]
             self.count *= len(support) ** places[name].size
 
