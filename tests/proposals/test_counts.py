@@ -153,7 +153,7 @@ def test_counts_that_bound_each_other_match_enumeration():
     y = np.array([2, 4])
     sampler = pg.APG(chained, data={"y": "points"}, example={"y": y})
     assert [type(block.proposal) for block in sampler.blocks] == [pg.Counts, pg.Counts]
-    posterior = sampler.sample(KEY, [{"y": y}], num_sweeps=20, num_particles=10, num_populations=300)
+    posterior = sampler.sample(KEY, [{"y": y}], num_sweeps=10, num_particles=10, num_populations=150)
     n, z = np.meshgrid(np.arange(60), np.arange(60), indexing="ij")
     log_joint = stats.poisson(8).logpmf(n) + stats.binom(n, 0.6).logpmf(z)
     log_joint = log_joint + sum(stats.binom(z, 0.5).logpmf(value) for value in y)
@@ -178,7 +178,7 @@ def test_an_n_mixture_model_matches_quadrature():
     sampler = pg.APG(surveyed, data={"y": ("places", None)}, example={"y": y})
     assert sampler.describe().blocks[2].proposal == "integers around the mode"
     assert sampler.describe().blocks[2].weight == "by places"
-    posterior = sampler.sample(KEY, [{"y": y}], num_sweeps=20, num_particles=10, num_populations=100)
+    posterior = sampler.sample(KEY, [{"y": y}], num_sweeps=10, num_particles=10, num_populations=50)
 
     rate, seen, n = (np.linspace(0.1, 40, 250)[:, None, None], np.linspace(0.01, 0.99, 99)[:, None], np.arange(120))
     log_joint = stats.gamma(4, scale=2).logpdf(rate[..., 0]) + stats.beta(2, 2).logpdf(seen[..., 0])

@@ -69,15 +69,18 @@ def fitted():
     return sampler.fit(KEY, num_steps=300, batch_size=32, optimiser=optax.adam(5e-3), progress=False)
 
 
-def test_a_trained_sampler_gives_the_exact_posterior_and_evidence(fitted):
+@pytest.fixture(scope="module")
+def posterior(fitted):
+    return fitted.sampler.sample(KEY, [{"y": Y}], num_sweeps=10, num_particles=20, num_populations=200)
+
+
+def test_a_trained_sampler_gives_the_exact_posterior_and_evidence(posterior):
     log_evidence, mean = groups_log_evidence(Y.astype(np.float64))
-    posterior = fitted.sampler.sample(KEY, [{"y": Y}], num_sweeps=10, num_particles=10, num_populations=300)
     oracles.assert_mean(np.sum(posterior.weights[0] * posterior[0]["mu"], axis=1), mean)
     assert abs(posterior.log_evidence[0] - log_evidence) < 5 * posterior.log_evidence_error[0]
 
 
-def test_training_brings_the_first_draw_near_the_posterior_and_keeps_sweeps_accepted(fitted):
-    posterior = fitted.sampler.sample(KEY, [{"y": Y}], num_sweeps=3, num_particles=20, num_populations=20)
+def test_training_brings_the_first_draw_near_the_posterior_and_keeps_sweeps_accepted(posterior):
     assert posterior.ess[0, :, 0, 0].mean() > 8  # of 20; draws from the prior of μ and σ have less than 2
     assert posterior.acceptance[0, :, -1].mean(axis=0).min() > 0.85
 
@@ -86,20 +89,28 @@ def test_draws_are_scored_by_the_density_that_they_come_from(fitted):
     built = fitted.sampler.built
     data = complete({"y": Y}, {"y": ("groups", "obs")})
     latents = {"mu": jnp.float32(0.3), "sigma": jnp.float32(0.8), "alpha": jnp.ones((4, 1))}
-    for index, block in enumerate(built.blocks):
-        context = built.context(index, data)
-        names = block.sites
-        first = BlockConditional(
-            context.target,
-            context.plan.first_partition,
-            names=names,
-            given=dict(list(latents.items())[:index]),
-            initial=True,
-        )
-        for conditional in (conditional_at(built, index, data, latents), first):
-            bound = block.kernel.bind(KEY, conditional)
-            values, log_q = bound.draw()
-            np.testing.assert_allclose(bound.score(values), log_q, rtol=1e-4, atol=1e-4)
+
+    @jax.jit
+    def scored():
+        found = []
+        for index, block in enumerate(built.blocks):
+            context = built.context(index, data)
+            names = block.sites
+            first = BlockConditional(
+                context.target,
+                context.plan.first_partition,
+                names=names,
+                given=dict(list(latents.items())[:index]),
+                initial=True,
+            )
+            for conditional in (conditional_at(built, index, data, latents), first):
+                bound = block.kernel.bind(KEY, conditional)
+                values, log_q = bound.draw()
+                found.append((bound.score(values), log_q))
+        return found
+
+    for score, log_q in scored():
+        np.testing.assert_allclose(score, log_q, rtol=1e-4, atol=1e-4)
 
 
 def test_padding_changes_neither_draws_nor_weights(fitted):

@@ -125,7 +125,7 @@ def test_posteriors_of_ragged_instances_where_locations_move_one_by_one(nested_s
     """top and μ are normal given x, and so is the evidence, with α summed out."""
     assert [plan.partition.plates for plan in nested_sampler.built.plans[:2]] == [(), ("outer",)]
     instances = [nested_instance(size) for size in (2, 3)]
-    posterior = nested_sampler.sample(KEY, instances, num_sweeps=15, num_particles=10, num_populations=300)
+    posterior = nested_sampler.sample(KEY, instances, num_sweeps=15, num_particles=10, num_populations=100)
     prior = np.ones((3, 3)) + np.diag([0.0, 0.49, 0.49])  # of (top, μ_1, μ_2)
     for index, x in enumerate(instances):
         counts = x.shape[0] * x.shape[2]

@@ -161,5 +161,15 @@ def test_measured_stages_are_read_and_the_table_marks_what_misses(tmp_path):
     (tmp_path / "lda.trained.json").write_text(json.dumps(made))
     read = stages.run(ENTRIES["lda"], "trained", stages.Settings(), tmp_path, lambda text: None)
     assert read == made
-    report.write(tmp_path / "page.md", [read], [], 2)
+    report.write(tmp_path / "page.md", [read], [], [], 2)
     assert "| lda | trained | 0.899 | **0.400** | 1.010 |" in (tmp_path / "page.md").read_text()
+
+
+def test_the_table_of_the_papers_models_marks_what_misses():
+    settings = {"num_instances": 500, "num_points": 100, "num_sweeps": 19, "num_particles": 10}
+    log_joint = {"built": -443.5, "by hand": -442.3}
+    mixture = {"name": "mixture", "settings": settings, "log_joint": log_joint, "ahead": -1.2, "ahead_se": 0.1}
+    page = report.markdown([], [], [{**mixture, "sweep_ratio": 3.2}], 2)
+    assert "| mixture | 500 of 100 points | 20 × 10 | -443.5 | -442.3 | **-1.20 ± 0.10** | **3.2 ×** |" in page
+    deep = {**mixture, "name": "deep_mixture", "log_joint": {"built": -201.0, "by hand": 200.0}, "sweep_ratio": 4.0}
+    assert "| **-201.0** | 200.0 | -1.20 ± 0.10 | 4.0 × |" in report.markdown([], [], [deep], 2)

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tools.gallery import published, report
+from tools.gallery import paper, published, report
 from tools.gallery.entries import ENTRIES
 from tools.gallery.stages import STAGES, Settings, run
 
 
 def main(
-    only: Annotated[list[str] | None, typer.Option(help="Examples to measure; by default all.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Examples or models of the paper; by default all.")] = None,
     stage: Annotated[list[str] | None, typer.Option(help="training-free or trained; by default both.")] = None,
     instances: Annotated[int, typer.Option(help="Simulated instances for coverage.")] = 500,
     compared: Annotated[int, typer.Option(help="Instances that are compared with references.")] = 100,
@@ -25,9 +25,9 @@ def main(
     page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/results/gallery.md"),
 ) -> None:
     """Measure the examples training-free and trained; measurements that exist are not made again."""
-    names, stages = only or list(ENTRIES), stage or list(STAGES)
-    if unknown := sorted({*names} - {*ENTRIES}) + sorted({*stages} - {*STAGES}):
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join((*ENTRIES, *STAGES))}")
+    wanted, stages = only or [*ENTRIES, *paper.SETTINGS], stage or list(STAGES)
+    if unknown := sorted({*wanted} - {*ENTRIES, *paper.SETTINGS}) + sorted({*stages} - {*STAGES}):
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join((*ENTRIES, *paper.SETTINGS, *STAGES))}")
     settings = Settings(
         instances=instances, compared=min(compared, instances), num_sweeps=num_sweeps, num_steps=num_steps
     )
@@ -35,10 +35,11 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     with Progress(*columns) as progress:
-        wanted = [(name, one) for name in names for one in stages]
+        measured = [(name, one) for name in ENTRIES if name in wanted for one in stages]
+        settings_of_paper = {name: setting for name, setting in paper.SETTINGS.items() if name in wanted}
         references = published.read(posteriordb) if posteriordb else {}
-        bar = progress.add_task("", total=len(wanted) + len(references))
-        for name, one in wanted:
+        bar = progress.add_task("", total=len(measured) + len(settings_of_paper) + len(references))
+        for name, one in measured:
             run(
                 ENTRIES[name],
                 one,
@@ -46,6 +47,12 @@ def main(
                 folder,
                 lambda text, name=name, one=one: progress.update(bar, description=f"{name}, {one}: {text}"),
             )
+            progress.advance(bar)
+        for name, setting in settings_of_paper.items():
+            path = folder / f"paper.{name}.json"
+            progress.update(bar, description=f"the paper's {name.replace('_', ' ')}")
+            if not path.exists():
+                path.write_text(json.dumps(paper.compare(name, setting), indent=2) + "\n")
             progress.advance(bar)
         for name, entry in references.items():
             path = folder / f"published.{name}.{published_populations}.json"
@@ -59,7 +66,8 @@ def main(
     paths = [folder / f"{name}.{one}.json" for name in ENTRIES for one in STAGES]
     results = [json.loads(path.read_text()) for path in paths if path.exists()]
     others = [json.loads(path.read_text()) for path in sorted(folder.glob(f"published.*.{published_populations}.json"))]
-    report.write(page, results, others, os.cpu_count() or 1)
+    models_of_paper = [json.loads(path.read_text()) for path in sorted(folder.glob("paper.*.json"), reverse=True)]
+    report.write(page, results, others, models_of_paper, os.cpu_count() or 1)
     typer.echo(f"wrote {page}")
 
 
