@@ -12,6 +12,7 @@ from tests.models import centred, conditional_at
 
 import popgibbs as pg
 from popgibbs.data import complete
+from popgibbs.model import Coordinates
 
 KEY = jax.random.key(0)
 
@@ -24,11 +25,26 @@ def test_laplace_is_exact_where_the_conditional_is_gaussian():
     data = complete({"x": x}, {"x": ("points",)})
     latents = {"mu": jnp.array([0.5, -0.2]), "z": jnp.asarray(x) * 0.7}
     for index, name in enumerate(("mu", "z")):
-        conditional = conditional_at(built, index, data, latents)
-        bound = built.blocks[index].kernel.bind(KEY, conditional)
-        others = [latents[name] + shift for shift in (-1.0, 0.0, 0.6)]
-        gaps = [conditional.reduce(conditional.log_probs({name: v})) - bound.score({name: v}) for v in others]
+
+        @jax.jit
+        def gap(value, index=index, name=name):
+            conditional = conditional_at(built, index, data, latents)
+            bound = built.blocks[index].kernel.bind(KEY, conditional)
+            return conditional.reduce(conditional.log_probs({name: value})) - bound.score({name: value})
+
+        gaps = [gap(latents[name] + shift) for shift in (-1.0, 0.0, 0.6)]
         np.testing.assert_allclose(np.stack(gaps), np.stack(gaps[:1] * 3), atol=2e-4)
+
+
+def test_positions_far_away_are_values_whose_density_is_a_number():
+    """A draw of a wide Gaussian may lie where exp overflows; its weight is zero, and no failure."""
+    y = np.array([[2, 7], [0, 9]], np.int32)
+    built = pg.APG(positive, data={"y": ("points", None)}, example={"y": y}).built
+    data = complete({"y": y}, {"y": ("points", None)})
+    coordinates = Coordinates(conditional_at(built, 0, data, {"rate": jnp.float32(1.0), "share": jnp.float32(0.5)}))
+    for position in (-300.0, 300.0):
+        assert 0.0 < coordinates.values(jnp.array([[position]]))["rate"] < jnp.inf
+        assert not jnp.isnan(coordinates.log_density(jnp.array([[position]])))[0]
 
 
 def positive(y):

@@ -5,12 +5,14 @@ from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from numpyro.distributions.transforms import biject_to
+from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, biject_to
 
 from popgibbs._typing import Elements, Values
 from popgibbs.model.conditionals import BlockConditional
 from popgibbs.model.program import centre_and_scale, typical_sites
 from popgibbs.model.target import by_name
+
+_FARTHEST = 80.0  # from zero on the real line, of sites that are mapped: e⁸⁰ and e⁻⁸⁰ are numbers, e⁹⁰ is infinite
 
 
 class Coordinates:
@@ -26,12 +28,14 @@ class Coordinates:
         traced = typical_sites(conditional.modelled, conditional.given)
         self._event_dims = {name: sites[name].event_dim for name in conditional.names}
         self._bijections: dict[str, Any] = {}
+        self._is_mapped: dict[str, bool] = {}
         self._centres: Values = {}
         self._scales: Values = {}
         self._axes: dict[str, list[int]] = {}  # of the elements' plates, in positions of a site
         for name in conditional.names:
             distribution = traced[name]["fn"]
             bijection = self._bijections[name] = biject_to(distribution.support)
+            self._is_mapped[name] = not _is_identity(bijection)
             self._centres[name], self._scales[name] = centre_and_scale(distribution, bijection)
             event_dim = self._centres[name].ndim - len(distribution.batch_shape)
             plates = [sites[name].axis(plate) for plate in partition.plates]
@@ -72,7 +76,8 @@ class Coordinates:
             moved = jnp.moveaxis(centre, axes, places)
             size = centre.size // self.num_elements
             part = position[:, begin : begin + size].reshape(moved.shape)
-            reals[name] = centre + self._scales[name] * jnp.moveaxis(part, places, axes)
+            real = centre + self._scales[name] * jnp.moveaxis(part, places, axes)
+            reals[name] = jnp.clip(real, -_FARTHEST, _FARTHEST) if self._is_mapped[name] else real
             begin += size
         return reals
 
@@ -82,6 +87,12 @@ class Coordinates:
             return jnp.moveaxis(reals[name], axes, list(range(len(axes)))).reshape(self.num_elements, -1)
 
         return jnp.concatenate([by_element(name) for name in self._centres], axis=1)
+
+
+def _is_identity(bijection: Any) -> bool:
+    while isinstance(bijection, IndependentTransform):
+        bijection = bijection.base_transform
+    return isinstance(bijection, IdentityTransform)
 
 
 def _sum_events(values: Array, batch_dim: int) -> Array:
