@@ -1,5 +1,6 @@
 """The continuous sites of a block as real numbers: one vector per element of the block."""
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -19,11 +20,14 @@ class Coordinates:
     """Positions (element, axis) of the block's sites, mapped to the real line and measured in units of their prior.
 
     Position 0 is the centre of the prior given its parents, and 1 is one prior scale away from it. Sites that have not
-    been drawn are at their own centres. Nothing here depends on the block's own values.
+    been drawn are at their own centres. Nothing here depends on the block's own values. `bijections` replace those that
+    NumPyro has for the sites' supports.
     """
 
-    def __init__(self, conditional: BlockConditional):
-        self.conditional = conditional
+    def __init__(self, conditional: BlockConditional, bijections: Mapping[str, Any] | None = None):
+        self.conditional, given = conditional, bijections or {}
+        if unknown := sorted(set(given) - set(conditional.names)):
+            raise ValueError(f"bijections= names '{unknown[0]}'; the sites of the block are {list(conditional.names)}")
         sites, partition = by_name(conditional.target.sites), conditional.partition
         traced = typical_sites(conditional.modelled, conditional.given)
         self._event_dims = {name: sites[name].event_dim for name in conditional.names}
@@ -34,7 +38,7 @@ class Coordinates:
         self._axes: dict[str, list[int]] = {}  # of the elements' plates, in positions of a site
         for name in conditional.names:
             distribution = traced[name]["fn"]
-            bijection = self._bijections[name] = biject_to(distribution.support)
+            bijection = self._bijections[name] = given.get(name) or biject_to(distribution.support)
             self._is_mapped[name] = not _is_identity(bijection)
             self._centres[name], self._scales[name] = centre_and_scale(distribution, bijection)
             event_dim = self._centres[name].ndim - len(distribution.batch_shape)

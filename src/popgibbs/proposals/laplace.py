@@ -1,5 +1,6 @@
 """A Gaussian at the mode of the model's own conditional as a proposal, which needs no training."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from jax.lax import stop_gradient
 
 from popgibbs._arguments import whole_number
 from popgibbs._typing import Elements, PRNGKey
-from popgibbs.model import Conditional, Coordinates, Partition
+from popgibbs.model import BlockConditional, Conditional, Coordinates, Partition
 from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.conjugate import Conjugate
 from popgibbs.proposals.gaussian import BoundGaussian
@@ -35,17 +36,20 @@ class Laplace(Kernel):
             at up to three local maxima, and the proposal is a mixture of Gaussians. With 0, Newton's method begins at
             the prior's centre.
 
+        bijections: For sites whose family should not be that of NumPyro's bijection for their support, such as log-normal
+            for positive ones: a NumPyro transform from the reals to the support, by site.
+
     Examples:
         >>> block = pg.Block("mu", proposal=pg.Laplace(), move=pg.Metropolis())
         >>> sampler = pg.APG(model, data={"x": "points"}, blocks=[block], example=instances[0])
     """
 
-    from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
 
     num_steps: int = eqx.field(static=True, default=10)
     wide: float = eqx.field(static=True, default=0.1)
     starts: int = eqx.field(static=True, default=0)
+    bijections: Mapping[str, Any] = eqx.field(default_factory=dict)
 
     def __check_init__(self) -> None:
         whole_number("num_steps", self.num_steps, 0)
@@ -56,6 +60,10 @@ class Laplace(Kernel):
     @property
     def summary(self) -> str:
         return "Laplace at several modes" if self.starts else "Laplace"
+
+    @property
+    def from_model(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not self.bijections  # whether they reach all of a support has to be checked
 
     def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
         return [(names, partition)]
@@ -77,8 +85,12 @@ class Laplace(Kernel):
         return Conjugate(family)
 
     def bind(self, key: PRNGKey, conditional: Conditional) -> BoundKernel:
-        coordinates = Coordinates(conditional)  # pyright: ignore[reportArgumentType]
+        coordinates = self.coordinates(conditional)  # pyright: ignore[reportArgumentType]
         return self.bound(key, coordinates, stop_gradient(self.fit(coordinates)))
+
+    def coordinates(self, conditional: BlockConditional) -> Coordinates:
+        """The block's sites on the real line."""
+        return Coordinates(conditional, self.bijections)
 
     def fit(self, coordinates: Coordinates) -> Any:
         """The modes and what is around them, with elements as the leading axis of all arrays."""

@@ -16,7 +16,7 @@ from jaxtyping import Array, Int
 
 from popgibbs._random import unrolled
 from popgibbs._typing import Elements, PRNGKey, Values
-from popgibbs.model import BlockConditional, Conditional, Coordinates, JointValues, Partition
+from popgibbs.model import BlockConditional, Conditional, JointValues, Partition
 from popgibbs.proposals.base import BoundKernel, Gaussians, Kernel
 from popgibbs.proposals.laplace import Laplace
 from popgibbs.statistics import Categorical
@@ -94,7 +94,7 @@ class BoundMixed(BoundKernel):
         """The mass of one joint value of the finite sites in each element, and the fit of the others given it."""
         finite = self.joint.at(jnp.broadcast_to(number, self.conditional.real.shape))
         given = self._given(finite)
-        coordinates = Coordinates(given)
+        coordinates = self.kernel.below.coordinates(given)
         fit = self.kernel.below.fit(coordinates)
         # The factors that do not contain the continuous sites.
         centre = coordinates.values(jnp.zeros((coordinates.num_elements, coordinates.size)))
@@ -105,4 +105,5 @@ class BoundMixed(BoundKernel):
     def _bound_below(self, choice: Int[Array, " element"]) -> BoundKernel:
         elements = jnp.arange(choice.shape[0])
         fit = jax.tree.map(lambda leaf: leaf[choice, elements], self.fits)
-        return self.kernel.below.bound(self.key_below, Coordinates(self._given(self.joint.at(choice))), fit)
+        coordinates = self.kernel.below.coordinates(self._given(self.joint.at(choice)))
+        return self.kernel.below.bound(self.key_below, coordinates, fit)

@@ -1,5 +1,6 @@
 """A learned Gaussian per element, from neural sufficient statistics and Newton's method, as a proposal."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,7 +20,11 @@ from popgibbs.proposals.pooling import (
     ChildStatistics,
     DataStatistics,
     Entries,
+    Features,
+    MakeNetwork,
     Scale,
+    as_features,
+    check_features,
     columns,
     given_columns,
     measured,
@@ -74,13 +79,18 @@ class Neural(Kernel):
         width: Pooled statistics per factor.
         hidden: Units in each hidden layer.
         wide: The share of draws that are three times as wide, as in `Laplace`.
+        features: What networks see instead of a site's or an argument's values, by name: a function of the values, whose
+            result has the same plates. By default the values themselves.
+        network: What maps the inputs of one entry to its statistics: a function of the numbers of inputs and outputs and
+            of a key that returns a module, such as `lambda inputs, outputs, key: eqx.nn.MLP(inputs, outputs, 64, 2,
+            key=key)`. By default an MLP with one hidden layer.
+        bijections: As in `Laplace`.
 
     Examples:
         >>> block = pg.Block("mu", proposal=pg.Neural(), move=pg.Metropolis())
         >>> sampler = pg.APG(model, data={"x": "points"}, blocks=[block], example=instances[0])
     """
 
-    from_model: ClassVar[bool] = True
     takes_any_key: ClassVar[bool] = True
     is_learned: ClassVar[bool] = True
 
@@ -88,6 +98,9 @@ class Neural(Kernel):
     width: int = eqx.field(static=True, default=16)
     hidden: int = eqx.field(static=True, default=32)
     wide: float = eqx.field(static=True, default=0.05)
+    features: Features = eqx.field(static=True, default=(), converter=as_features)
+    network: MakeNetwork | None = eqx.field(static=True, default=None)
+    bijections: Mapping[str, Any] = eqx.field(default_factory=dict)
     update: Any = None
     first: Any = None
     exact: Kernel | None = None  # draws instead of the networks, where all factors exist
@@ -97,6 +110,10 @@ class Neural(Kernel):
         if self.exact is not None:
             return self.exact.summary
         return f"Neural, {self.refine} Newton steps" if self.refine else "Neural"
+
+    @property
+    def from_model(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return not self.bijections  # whether they reach all of a support has to be checked
 
     def gaussians(self, names: tuple[str, ...], partition: Partition) -> Gaussians:
         return [(names, partition)]
@@ -114,7 +131,7 @@ class Neural(Kernel):
         if self.exact is not None and _is_complete(conditional):
             return self.exact.bind(key, conditional)
         guess, correction = self.first if conditional.initial else self.update
-        coordinates = Coordinates(conditional)
+        coordinates = Coordinates(conditional, self.bijections)
         loc, factor = guess(conditional, coordinates.size)
         if not (self.refine and _is_complete(conditional)):
             return BoundGaussian(key, coordinates, loc, factor, self.wide)
@@ -128,15 +145,16 @@ class Neural(Kernel):
 
     def inputs(self, conditional: Conditional) -> tuple[Any, Any]:
         assert isinstance(conditional, BlockConditional)
+        check_features(self.features, conditional)
         sites, complete = by_name(conditional.target.sites), _is_complete(conditional)
         names = _children(conditional) if complete else _observed(conditional)
         plan = Plan(
-            size=Coordinates(conditional).size,
+            size=Coordinates(conditional, self.bijections).size,
             complete=complete,
             visible=visible(conditional),
             levels={name: len(pooling_order(conditional, sites[name])) for name in names},
         )
-        entries = {name: columns(conditional, name) for name in names}
+        entries = {name: columns(conditional, name, self.features) for name in names}
         masks = {name: entry_mask(conditional.target, name, value.shape[:-1]) for name, value in entries.items()}
         real = {name: jnp.where(masks[name][..., None] > 0, value, jnp.nan) for name, value in entries.items()}
         return (real, given_columns(conditional, plan.visible)), plan
@@ -157,7 +175,12 @@ class Neural(Kernel):
         size, networks, num_pooled = plan.size, {}, 0
         for number, (name, levels) in enumerate(plan.levels.items()):
             keys = jax.random.split(jax.random.fold_in(key_entries, number), max(levels, 1))
-            base = Entries(measured(entries[name]), network(entries[name].shape[-1], self.width, self.hidden, 1, keys[0]))
+            num_inputs = entries[name].shape[-1]
+            if self.network is None:
+                own = network(num_inputs, self.width, self.hidden, 1, keys[0])
+            else:
+                own = self.network(num_inputs, self.width, keys[0])
+            base = Entries(measured(entries[name]), own, self.features)
             later = [network(self.width + 1, self.width, self.hidden, 1, k) for k in keys[1:]]
             networks[name] = base if plan.complete else (base, later)
             num_pooled += self.width + (1 if plan.complete or levels else 0)

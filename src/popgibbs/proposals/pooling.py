@@ -7,6 +7,8 @@ one plate after another.
 """
 
 import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -18,6 +20,12 @@ from jaxtyping import Array, Float
 from popgibbs._typing import PRNGKey
 from popgibbs.model import BlockConditional, Site, by_name, entry_mask
 from popgibbs.statistics import pointwise
+
+Features: TypeAlias = tuple[tuple[str, Callable[[Array], Array]], ...]
+"""By site or argument, what networks see instead of its values."""
+
+MakeNetwork: TypeAlias = Callable[[int, int, PRNGKey], Callable[[Array], Array]]
+"""From the numbers of inputs and outputs and a key to a network of one vector."""
 
 _LARGEST = 30.0  # standardised inputs beyond it are cut off, because networks have not seen them
 
@@ -52,27 +60,51 @@ class Entries(eqx.Module):
     """A network of the entries of a factor."""
 
     scale: Scale
-    network: eqx.nn.MLP
+    network: Any  # of one vector
+    features: Features = eqx.field(static=True, default=())
 
     def __call__(self, conditional: BlockConditional, name: str) -> Float[Array, "*batch statistic"]:
-        return through(self.network, self.scale(columns(conditional, name)))
+        return through(self.network, self.scale(columns(conditional, name, self.features)))
 
 
-def through(network: eqx.nn.MLP, values: Float[Array, "*batch column"]) -> Float[Array, "*batch out"]:
+def as_features(given: Mapping[str, Callable[[Array], Array]] | Features) -> Features:
+    """Functions by name, as a value that can be compared."""
+    return tuple(dict(given).items())
+
+
+def check_features(features: Features, conditional: BlockConditional) -> None:
+    """Check that features belong to something that the model has."""
+    known = [*by_name(conditional.target.sites), *conditional.target.data.values]
+    if unknown := [name for name, _ in features if name not in known]:
+        raise ValueError(f"features= names '{unknown[0]}', which is neither a site nor an argument; there are {known}")
+
+
+def through(network: Any, values: Float[Array, "*batch column"]) -> Float[Array, "*batch out"]:
     """A network applied along the last axis."""
     return pointwise(network, values.reshape(-1, values.shape[-1])).reshape(*values.shape[:-1], -1)
 
 
-def columns(conditional: BlockConditional, name: str) -> Float[Array, "*batch column"]:
+def columns(conditional: BlockConditional, name: str, features: Features = ()) -> Float[Array, "*batch column"]:
     """The inputs of every entry of a factor."""
     sites, target = by_name(conditional.target.sites), conditional.target
     site = sites[name]
     shape = entry_shape(conditional, name)
-    found = [] if name in conditional.names else [_value(conditional, name).reshape(*shape, -1)]
+    functions, found = dict(features), []
+
+    def add(of: str, value: Array) -> None:
+        seen = jnp.asarray(functions[of](value)) if of in functions else value
+        if seen.shape[: len(shape)] != shape:
+            raise ValueError(
+                f"features= of '{of}' have shape {seen.shape}; the first axes must be those of its plates, {shape}"
+            )
+        found.append(seen.reshape(*shape, -1))
+
+    if name not in conditional.names:
+        add(name, _value(conditional, name))
     for argument in sorted(site.arguments):
         value = jnp.asarray(target.data[argument], float)
         if value.ndim >= len(shape) and value.shape[: len(shape)] == shape and not _is_value(conditional, name, value):
-            found.append(value.reshape(*shape, -1))
+            add(argument, value)
     for parent in sorted(site.parents & set(conditional.given)):
         laid = _laid(conditional, sites[parent], site, shape)
         if laid is not None:
