@@ -164,3 +164,18 @@ def test_supports_may_depend_on_sites_of_other_blocks():
         np.asarray(posterior[0]["level"]).mean(axis=1), np.sum(level * np.exp(log_p - exact)) * np.diff(level)[0]
     )
     assert_evidence(posterior, exact)
+
+
+def test_searches_that_begin_where_the_density_is_zero_find_nothing():
+    def cut(y):
+        h = numpyro.sample("h", dist.Normal(0.0, 1.0))
+        numpyro.factor("inside", jnp.where(jnp.abs(h) < 3.0, 0.0, -jnp.inf))
+        numpyro.sample("y", dist.Normal(h, 1.0), obs=y)
+
+    y = np.array(1.0, np.float32)
+    blocks = [pg.Block("h", proposal=pg.Laplace(starts=16))]
+    sampler = pg.APG(cut, data={}, blocks=blocks, example={"y": y})
+    posterior = sampler.sample(KEY, [{"y": y}], **SAMPLING)
+    assert posterior.acceptance[0, :, 1:].mean() > 0.85
+    log_p = stats.norm.logpdf(GRID) + stats.norm.logpdf(1.0, GRID, 1.0)
+    assert_evidence(posterior, log_sum(np.where(np.abs(GRID) < 3.0, log_p, -np.inf)))

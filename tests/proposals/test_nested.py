@@ -1,6 +1,7 @@
 """Proposals for sites and the sites below them, which follow funnels; first draws of hierarchies."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -85,3 +86,16 @@ def test_sites_without_plates_draw_first_together():
     exact = np.log(integrate.dblquad(density, 0.01, 15, -12, 12)[0])
     oracles.assert_mean(np.exp(posterior.log_evidence_by_sweep[0, :, 0] - exact), 1.0)
     assert posterior.ess[..., 0, 0].mean() > 12
+
+
+def test_a_funnel_that_is_not_a_location_and_a_scale_is_not_drawn_as_one_gaussian():
+    """The size of a site is in its covariance matrix."""
+
+    def curve(y):
+        size = numpyro.sample("size", dist.HalfNormal(1.0))
+        covariance = size**2 * (0.5 * jnp.eye(3) + 0.5)
+        f = numpyro.sample("f", pg.distributions.MultivariateNormal(jnp.zeros(3), covariance))
+        numpyro.sample("y", dist.Poisson(jnp.exp(f)).to_event(1), obs=y)
+
+    sampler = pg.APG(curve, data={}, example={"y": np.array([1, 0, 2])})
+    assert "annealed" in sampler.describe().first_draw

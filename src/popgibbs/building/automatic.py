@@ -135,7 +135,7 @@ def is_automatic(blocks: tuple[Block, ...] | None) -> bool:
 
 def _completed(block: Block, target: Target, learned: bool) -> Block:
     sites, block = by_name(target.sites), block.resolved(target.sites)
-    if block.kernel is not None and block.kernel.is_learned and block.chosen is None:
+    if isinstance(block.kernel, (Counts, Laplace, Neural)) and block.chosen is None:
         return block.changed(chosen=Metropolis())
     if not block.is_automatic or not all(name in sites and not sites[name].observed for name in block.updated):
         return block  # the rules about blocks say what is wrong

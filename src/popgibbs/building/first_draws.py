@@ -81,7 +81,7 @@ def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | Non
     """A sampler whose first draw finds the sites outside of plates by Laplace's method, then those inside.
 
     None where a Gaussian may be far from the posterior: for discrete sites, many numbers, several modes, sites that are
-    not independent of each other in some plate, and sites of one Gaussian that scale each other.
+    not independent of each other in some plate, and sites of one Gaussian of which one is below another, as in a funnel.
     """
     sites, names = by_name(target.sites), latent_names(target.sites)
     upper = tuple(name for name in names if not sites[name].plates)
@@ -89,7 +89,7 @@ def nested_draw(blocks: tuple[Block, ...], target: Target) -> BuiltSampler | Non
     if not upper or any(sites[name].discrete for name in names) or any(block.kernel.searches for block in blocks):
         return None
     for group in (upper, lower):
-        if any((sites[name].bounded_by | sites[name].scaled_by) & set(group) for name in group):
+        if any((sites[name].bounded_by | sites[name].parents) & set(group) for name in group):
             return None
     if num_numbers_of(upper, Partition(target.sites), target) > MOST_UPPER:
         return None

@@ -24,8 +24,8 @@ class Laplace(Kernel):
     """A Gaussian around the mode of p(z_b | x, z_-b), found by Newton's method; it needs no training.
 
     Every element of the block gets its own Gaussian, in coordinates that NumPyro's bijections map to the sites' supports.
-    A small share of draws is three times as wide, so that tails which are heavier than Gaussian are reached; use
-    `Metropolis()` with it, or `Laplace(wide=0.0)` with `Reweight()`. The first draw uses only the factors whose sites
+    A small share of draws is three times as wide, so that tails which are heavier than Gaussian are reached. Its move is
+    `Metropolis()` by default; with `Reweight()` use `Laplace(wide=0.0)`. The first draw uses only the factors whose sites
     exist at that point.
 
     Args:

@@ -35,7 +35,8 @@ class Block(eqx.Module):
             without bound, `Laplace()` for continuous ones. `HMC` needs none where an earlier block or another sampler
             makes the first draw.
         move: `Reweight()`, `Metropolis()`, `Gibbs()` or `HMC(...)`. By default `Metropolis()` with a proposal built from
-            the model or where reweighting would be biased, and `Reweight()` otherwise.
+            the model, with `Laplace()`, `Neural()` and `Counts()`, or where reweighting would be biased, and `Reweight()`
+            otherwise.
         assigned_by: A discrete site that assigns each data point to a component, for sites in a plate of components.
             Each component then gets its own weight, or is accepted separately.
         exchangeable: A plate of components that the model does not distinguish but the first draw does, by seeds or by a
