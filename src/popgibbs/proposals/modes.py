@@ -112,9 +112,10 @@ def modes_of(coordinates: Coordinates, num_starts: int) -> Modes:
     found = jax.lax.map(lambda at: mode_by_values(height, nodes[at][:, None], widths[at][:, None]), places.T)
     loc, log_scale = found.position[..., 0].T, -jnp.log(found.factor[..., 0, 0].T)
     # A search that begins where the density is zero finds nothing.
-    is_found = (top > -jnp.inf) & jnp.isfinite(loc) & jnp.isfinite(log_scale) & (found.height.T > -jnp.inf)
+    height = found.height.T
+    is_found = (top > -jnp.inf) & (height > -jnp.inf) & jnp.isfinite(loc) & jnp.isfinite(log_scale)
     loc, log_scale = jnp.where(is_found, loc, 0.0), jnp.where(is_found, log_scale, 0.0)
-    log_mass = jnp.where(is_found, found.height.T + log_scale + _LOG_ROOT, -jnp.inf)
+    log_mass = jnp.where(is_found, height + log_scale + _LOG_ROOT, -jnp.inf)
     log_mass = log_mass.at[:, 0].set(jnp.where(is_found[:, 0], log_mass[:, 0], -1e10))
     for number in range(1, _MOST_MODES):
         near = jnp.abs(loc[:, :number] - loc[:, number : number + 1]) < _SAME * jnp.exp(log_scale[:, :number])
