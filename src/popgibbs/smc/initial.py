@@ -36,7 +36,9 @@ def draw_initial(key: PRNGKey, sampler: BuiltSampler, data: Data) -> tuple[Value
     for index, names in initial_plan(sampler.blocks):
         block, context = sampler.blocks[index], sampler.context(index, data)
         values, block_log_q = block.draw_first(fold_in(key, index), context, names, latents)
-        latents |= values
+        # XLA fuses a draw into all that uses it. With three learned proposals one below the other, each of which has few
+        # numbers, it computed them over and over again, and compiled for half an hour.
+        latents |= jax.lax.optimization_barrier(values)
         log_q += block_log_q
     return latents, log_q
 
