@@ -12,6 +12,8 @@ import popgibbs as pg
 from popgibbs.building import first_draws
 from popgibbs.data import complete
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 

@@ -13,6 +13,8 @@ from tests.models import conditional_at
 import popgibbs as pg
 from popgibbs.data import complete
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 

@@ -14,6 +14,8 @@ import popgibbs as pg
 from popgibbs.data import complete
 from popgibbs.model import Coordinates
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 

@@ -5,11 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from scipy import integrate, stats
 from scipy.special import logsumexp
 from tests import oracles
 
 import popgibbs as pg
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 KEY = jax.random.key(0)
 Y = np.array([2.1, -0.3, 0.4, -1.8, 0.2, 3.0], np.float32)

@@ -16,6 +16,8 @@ from popgibbs.data import complete
 from popgibbs.model import BlockConditional
 from popgibbs.proposals.gaussian import Shape
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 
@@ -71,7 +73,7 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def posterior(fitted):
-    return fitted.sampler.sample(KEY, [{"y": Y}], num_sweeps=10, num_particles=20, num_populations=200)
+    return fitted.sampler.sample(KEY, [{"y": Y}], num_sweeps=10, num_particles=20, num_populations=100)
 
 
 def test_a_trained_sampler_gives_the_exact_posterior_and_evidence(posterior):

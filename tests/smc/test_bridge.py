@@ -7,6 +7,8 @@ from tests import oracles
 
 import popgibbs as pg
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 X = np.array([0.3, 1.9, 1.0, 0.2], np.float32)
 

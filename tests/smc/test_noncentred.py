@@ -21,6 +21,8 @@ from popgibbs.model import Particle, inspect, rescale, standardise
 from popgibbs.moves import MoveKeys
 from popgibbs.training import accumulate
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 X = np.array([2.0, 0.4, -0.7], np.float32)
 

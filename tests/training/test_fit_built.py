@@ -11,6 +11,8 @@ import pytest
 
 import popgibbs as pg
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 
