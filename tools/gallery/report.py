@@ -105,7 +105,7 @@ def _row(result: dict[str, Any]) -> str:
 
 def _row_of_paper(row: dict[str, Any]) -> str:
     settings, joint = row["settings"], row["log_joint"]
-    difference, ratio = f"{row['ahead']:.2f} ± {row['ahead_se']:.2f}", f"{row['sweep_ratio']:.1f} ×"
+    difference, ratio = f"{row['ahead']:.2f} ± {row['ahead_se']:.2f}", row["sweep_ratio"]
     is_deep = row["name"] == "deep_mixture"
     cells = [
         row["name"].replace("_", " "),
@@ -114,7 +114,7 @@ def _row_of_paper(row: dict[str, Any]) -> str:
         _marked(f"{joint['built']:.1f}", not is_deep or joint["built"] > _DEEP),
         f"{joint['by hand']:.1f}",
         _marked(difference, is_deep or row["ahead"] >= _AHEAD),
-        _marked(ratio, is_deep or row["sweep_ratio"] <= _SWEEP_RATIO),
+        "" if ratio is None else _marked(f"{ratio:.1f} ×", ratio <= _SWEEP_RATIO),
     ]
     return f"| {' | '.join(cells)} |"
 
