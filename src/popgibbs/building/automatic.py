@@ -75,8 +75,7 @@ def _go_together(first: tuple[Site, ...], second: tuple[Site, ...], target: Targ
     ours, theirs = ({site.name for site in group} for group in (first, second))
     if not any(names & ours and names & theirs for names in ({site.name} | site.parents for site in binding)):
         return False
-    partition = Partition(target.sites, _plates_of_factors(both, target))
-    if (num_values := num_joint(finite, partition, target)) is None:
+    if (num_values := num_joint(finite, _partition_of(both, target), target)) is None:
         return False
     if len(finite) == len(both):
         return num_values <= _MOST_JOINT
@@ -88,7 +87,7 @@ def _mixes(own: Sequence[Site], target: Target) -> bool:
     names = {site.name for site in own}
     rest = [site for site in own if site.support is None]
     continuous = {site.name for site in rest}
-    partition = Partition(target.sites, _plates_of_factors(own, target))
+    partition = _partition_of(own, target)
     return (
         partition.plates == shared_plates(own)
         and not any(site.discrete or site.parents & continuous or site.bounded_by & names for site in rest)
@@ -96,10 +95,10 @@ def _mixes(own: Sequence[Site], target: Target) -> bool:
     )
 
 
-def _plates_of_factors(own: Sequence[Site], target: Target) -> tuple[str, ...]:
-    """The plates that all factors of some sites share."""
+def _partition_of(own: Sequence[Site], target: Target) -> Partition:
+    """The split of some sites by the plates that all their factors share."""
     sites = by_name(target.sites)
-    return shared_plates([sites[name] for name in touched(target.sites, [site.name for site in own])])
+    return Partition(target.sites, shared_plates([sites[n] for n in touched(target.sites, [site.name for site in own])]))
 
 
 def _blocks_of(group: tuple[Site, ...], target: Target) -> tuple[Block, ...]:
@@ -146,7 +145,7 @@ def _completed(block: Block, target: Target, learned: bool) -> Block:
     if block.move.needs_finite:
         return block.changed(kernel=Prior())
     if not endless:
-        number = num_joint(own, Partition(target.sites, _plates_of_factors(own, target)), target)
+        number = num_joint(own, _partition_of(own, target), target)
         if block.chosen is None and (number is None or number > _MOST_JOINT):
             return block.changed(kernel=Prior(), chosen=Gibbs())
         return block.changed(kernel=Enumerated())
@@ -165,9 +164,9 @@ def _kernel(block: Block, own: list[Site], target: Target, learned: bool) -> Ker
                 f"block '{block.name}': no proposal can be built for these discrete and continuous sites together; put "
                 f"{sorted({*finite, *counts})} into separate blocks, or pass proposal="
             )
-        _check_bijections(block, [site for site in own if site.support is None], target)
-        partition = Partition(target.sites, shared_plates(own))
-        one = num_numbers_of([site.name for site in own if site.support is None], partition, target) == 1
+        rest = [site for site in own if site.support is None]
+        _check_bijections(block, rest, target)
+        one = num_numbers_of([site.name for site in rest], _partition_of(own, target), target) == 1
         return MixedLaplace(tuple(finite), Laplace().with_search() if one else Laplace())
     if counts:
         return _kernel_of_counts(block, own, target)

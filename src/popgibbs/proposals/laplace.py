@@ -35,7 +35,6 @@ class Laplace(Kernel):
         starts: For elements of one number: at how many quantiles of the prior the density is looked at. Searches begin
             at up to three local maxima, and the proposal is a mixture of Gaussians. With 0, Newton's method begins at
             the prior's centre.
-
         bijections: For sites whose family should not be that of NumPyro's bijection for their support, such as log-normal
             for positive ones: a NumPyro transform from the reals to the support, by site.
 

@@ -83,19 +83,16 @@ def mode_by_values(
         fits = jnp.all((wider > _FITTING * state.width) & (wider < state.width / _FITTING), axis=-1)
         stays = state.done | (fits & (length < _NEAR)[:, 0] & ~went_down[:, 0]) | (state.number == _MOST_ROUNDS)
 
-        def changed(new: Array, old: Array) -> Array:
-            return jnp.where(stays.reshape(-1, *[1] * (new.ndim - 1)), old, new)
-
-        def measured(new: Array, old: Array) -> Array:
-            return jnp.where(state.done.reshape(-1, *[1] * (new.ndim - 1)), old, new)
+        def unless(held: Array, new: Array, old: Array) -> Array:
+            return jnp.where(held.reshape(-1, *[1] * (new.ndim - 1)), old, new)
 
         return _Search(
             number=state.number + 1,
             done=stays,
-            position=changed(position, state.position),
-            width=changed(wider, state.width),
-            factor=measured(factor / state.width[..., None], state.factor),
-            here=measured(here, state.here),
+            position=unless(stays, position, state.position),
+            width=unless(stays, wider, state.width),
+            factor=unless(state.done, factor / state.width[..., None], state.factor),
+            here=unless(state.done, here, state.here),
             best=best,
             height=jnp.maximum(height, state.height),
         )
